@@ -1,0 +1,2 @@
+// Package audit is the tamper-evident log.
+package audit

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"github.com/mcp-vdisk/mcp-vdisk/audit"
+	"github.com/mcp-vdisk/mcp-vdisk/pyenv"
+	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
+	"github.com/mcp-vdisk/mcp-vdisk/tools"
+	"github.com/mcp-vdisk/mcp-vdisk/workspace"
+	"github.com/mcp-vdisk/mcp-vdisk/workspace/live"
+)
+
+// openDisk opens the image that the request names; create makes a missing one.
+// Calls that a killed process left open on it are settled.
+func (b *back) openDisk(ctx context.Context, readOnly, create bool) (*workspace.Image, workspace.Info, error) {
+	im, err := b.openImage(ctx, readOnly, create)
+	if err != nil {
+		return nil, workspace.Info{}, err
+	}
+	info, err := im.Info()
+	if err == nil {
+		err = b.st.settleImage(ctx, info.UUID, im)
+	}
+	if err != nil {
+		im.Close()
+		return nil, info, err
+	}
+	return im, info, nil
+}
+
+func (b *back) openImage(ctx context.Context, readOnly, create bool) (*workspace.Image, error) {
+	ref := b.req.Image
+	if create && ref.New {
+		return b.createImage(ctx, "")
+	}
+	im, err := workspace.Open(b.diskPath(), workspace.OpenOptions{ReadOnly: readOnly, File: b.image})
+	if errors.Is(err, workspace.ErrNotFound) {
+		if create {
+			return b.createImage(ctx, "")
+		}
+		return nil, fail(exitNotFound, "mcp-vdisk image create "+ref.String()+" makes one", "there is no disk %s", ref)
+	}
+	return im, err
+}
+
+func (b *back) diskPath() string {
+	if b.req.Image.Path != "" {
+		return b.req.Image.Path
+	}
+	return b.st.imagePath(b.req.Image.Name)
+}
+
+// createImage makes the disk, after its record is in the log.
+func (b *back) createImage(ctx context.Context, label string) (*workspace.Image, error) {
+	if b.image == nil {
+		if _, err := os.Lstat(b.diskPath()); err == nil {
+			return nil, fail(exitRefused, "choose another name; an existing disk is never overwritten", "there is a disk %s already", b.req.Image)
+		}
+	}
+	im, err := workspace.Create(b.diskPath(), workspace.CreateOptions{
+		File: b.image, Label: label, QuotaBytes: b.set.imageBytes, QuotaEntries: b.set.imageEntries,
+	})
+	if err != nil {
+		return nil, err
+	}
+	info, err := im.Info()
+	if err == nil {
+		err = b.st.record(ctx, info.UUID, audit.Record{Ev: audit.EvImageCreate, Img: info.UUID, Args: audit.Facts{
+			"image": b.req.Image.String(), "label": label, "bytes": info.QuotaBytes, "entries": info.QuotaEntries,
+		}})
+	}
+	if err != nil {
+		im.Close()
+		return nil, err
+	}
+	return im, nil
+}
+
+// disk is an open image with everything that its tools need.
+type disk struct {
+	image *workspace.Image
+	info  workspace.Info
+	view  *live.View
+	tools *tools.Tools
+}
+
+// openTools opens the disk of a session. Whatever keeps scripts from running
+// here is told by run_script; the file tools work all the same.
+func (b *back) openTools(ctx context.Context) (*disk, error) {
+	flags := b.req.Session
+	im, info, err := b.openDisk(ctx, flags.ReadOnly, !flags.ReadOnly)
+	if err != nil {
+		return nil, err
+	}
+	d := &disk{image: im, info: info}
+	box, err := sandboxrun.New(ctx, b.boxConfig())
+	if err != nil {
+		d.Close()
+		return nil, err
+	}
+	if d.view, err = live.Open(b.st.path("live"), im); err != nil {
+		d.Close()
+		return nil, err
+	}
+	d.tools, err = tools.New(tools.Config{
+		Image: im, Live: d.view, Box: box, Python: pyenv.New(pyenv.Find(), box),
+		Log: b.st.log, Limits: b.set.limits, GetArgs: flags.GetArgs, Logger: b.log, Version: version,
+		Policy: tools.Policy{ReadOnly: flags.ReadOnly, NoDelete: flags.NoDelete, Tools: flags.Tools},
+	})
+	if err != nil {
+		d.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+func (b *back) boxConfig() sandboxrun.Config {
+	return sandboxrun.Config{Scratch: b.st.path("scratch"), Disk: b.set.scratch == "disk"}
+}
+
+// Close closes the disk; its last call must have returned.
+func (d *disk) Close() error {
+	var err error
+	if d.view != nil {
+		err = d.view.Close()
+	}
+	return errors.Join(err, d.image.Close())
+}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mcp-vdisk/mcp-vdisk/pyenv"
+	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
+	"github.com/mcp-vdisk/mcp-vdisk/workspace/hostos"
+)
+
+func (a *app) doctorCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Find out what works on this host, by trying it",
+		Long: `doctor sets up the stage and the sandbox as a script would get them, apart and
+together, and says what is missing and how to mend it. It opens no disk and works
+beside a running server. Exit code 1 when scripts cannot run here.`,
+		Example: "  mcp-vdisk doctor",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.simple(cmd, "doctor", jsonArgs{a.json}, noImage)
+		},
+	}
+	a.jsonFlag(cmd)
+	return cmd
+}
+
+// doctorFacts is what doctor found.
+type doctorFacts struct {
+	Level      string            `json:"level"`
+	UID        int               `json:"uid"` // that scripts and state belong to
+	State      string            `json:"state"`
+	FreeBytes  uint64            `json:"free_bytes"`
+	Sandbox    sandboxrun.Report `json:"sandbox"`
+	Python     pyenv.Status      `json:"python"`
+	Primitives map[string]string `json:"primitives"`
+	Limits     map[string]string `json:"limits"`
+}
+
+func backDoctor(ctx context.Context, b *back) error {
+	var q jsonArgs
+	if err := b.args(&q); err != nil {
+		return err
+	}
+	box, err := sandboxrun.New(ctx, sandboxrun.Config{Disk: false})
+	if err != nil {
+		return err
+	}
+	f := doctorFacts{UID: os.Getuid(), State: b.req.State, Sandbox: box.Probe(ctx), Primitives: hostos.Implementations()}
+	f.Level = f.Sandbox.Level
+	f.FreeBytes, _, _ = hostos.Free(existing(b.req.State))
+	if f.Python, err = pyenv.New(pyenv.Find(), box).Status(ctx); err != nil {
+		return err
+	}
+	if _, f.Limits, err = parseSettings(b.req.Config, b.req.ConfigName); err != nil {
+		return err
+	}
+	if q.JSON {
+		err = b.printJSON(f)
+	} else {
+		b.printDoctor(f)
+	}
+	if err == nil && !f.Sandbox.OK {
+		err = &failure{Code: exitFailed}
+	}
+	return err
+}
+
+// existing is the nearest directory above a path that is there.
+func existing(path string) string {
+	for {
+		if _, err := os.Stat(path); err == nil || path == filepath.Dir(path) {
+			return path
+		}
+		path = filepath.Dir(path)
+	}
+}
+
+func (b *back) printDoctor(f doctorFacts) {
+	s := f.Sandbox
+	if s.OK {
+		b.printf("scripts and files work here (%s)\n\n", f.Level)
+	} else {
+		b.printf("only files work here (%s): %s\n", f.Level, s.Cause)
+		if s.Remedy != "" {
+			b.printf("remedy: %s\n", s.Remedy)
+		}
+		b.printf("\n")
+	}
+	for _, c := range s.Checks {
+		mark := "ok  "
+		if !c.OK {
+			mark = "FAIL"
+		}
+		b.printf("%s  %-11s %s\n", mark, c.Name, c.Detail)
+	}
+	b.printf("\nkernel      %s\nbubblewrap  %s %s\nchanges     kept in %s until saved\nruns as     uid %d\n", s.Kernel, orNone(s.Bwrap), s.Version, orNone(s.Upper), f.UID)
+	b.printf("python      %s %s\n", orNone(f.Python.Path), f.Python.Version)
+	if f.Python.Reason != "" {
+		b.printf("            %s\n", f.Python.Reason)
+	}
+	b.printf("state       %s, %s free\n", f.State, showBytes(int64(min(f.FreeBytes, 1<<62))))
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}

@@ -1,0 +1,408 @@
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+	"github.com/spf13/cobra"
+
+	"github.com/mcp-vdisk/mcp-vdisk/audit"
+	"github.com/mcp-vdisk/mcp-vdisk/workspace"
+)
+
+func (a *app) imageCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "image",
+		Short: "Make, look into and copy to and from disks",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	a.imageFlag(cmd)
+	cmd.AddCommand(a.imageCreateCmd(), a.imageListCmd(), a.imageShowCmd(), a.imagePutCmd(), a.imageGetCmd(),
+		a.imageCatCmd(), a.imageTreeCmd(), a.imageRmCmd())
+	return cmd
+}
+
+// simple is a command that asks the back for one thing and prints the answer.
+func (a *app) simple(cmd *cobra.Command, verb string, args any, mode openMode) error {
+	r, err := a.newRequest(verb, args)
+	if err != nil {
+		return err
+	}
+	if mode == noImage {
+		r.Image = imageRef{}
+	}
+	return a.ask(cmd.Context(), r, mode, nil, a.stdout)
+}
+
+type createArgs struct {
+	Label          string
+	Bytes, Entries int64
+	JSON           bool
+}
+
+func (a *app) imageCreateCmd() *cobra.Command {
+	var q createArgs
+	var quota string
+	cmd := &cobra.Command{
+		Use:     "create [NAME|PATH]",
+		Short:   "Make a new, empty disk; an existing file is never touched",
+		Example: "  mcp-vdisk image create project --quota 1GiB\n  mcp-vdisk image create ./project.vdisk",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				a.image = args[0]
+			}
+			var err error
+			if quota != "" {
+				if q.Bytes, err = parseSize(quota); err != nil {
+					return usage(fmt.Errorf("--quota: %w", err))
+				}
+			}
+			q.JSON = a.json
+			return a.simple(cmd, "image.create", q, openNew)
+		},
+	}
+	a.jsonFlag(cmd)
+	cmd.Flags().StringVar(&q.Label, "label", "", "a `TEXT` for people")
+	cmd.Flags().StringVar(&quota, "quota", "", "`SIZE` the disk may hold (default: the setting image.bytes)")
+	cmd.Flags().Int64Var(&q.Entries, "entries", 0, "files, directories and links it may hold (default: the setting image.entries)")
+	return cmd
+}
+
+func backCreate(ctx context.Context, b *back) error {
+	var q createArgs
+	if err := b.args(&q); err != nil {
+		return err
+	}
+	if q.Bytes > 0 {
+		b.set.imageBytes = q.Bytes
+	}
+	if q.Entries > 0 {
+		b.set.imageEntries = q.Entries
+	}
+	im, err := b.createImage(ctx, q.Label)
+	if err != nil {
+		return err
+	}
+	defer im.Close()
+	return b.showImage(im, q.JSON)
+}
+
+func (a *app) imageListCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "list",
+		Short:   "List the disks of the state directory",
+		Example: "  mcp-vdisk image list",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.simple(cmd, "image.list", jsonArgs{a.json}, noImage)
+		},
+	}
+	a.jsonFlag(cmd)
+	return cmd
+}
+
+type jsonArgs struct{ JSON bool }
+
+// imageFacts is what `image show` and `list` tell of a disk.
+type imageFacts struct {
+	Name         string    `json:"name"`
+	UUID         string    `json:"uuid,omitempty"`
+	Label        string    `json:"label,omitempty"`
+	Created      time.Time `json:"created"`
+	Version      string    `json:"version"`
+	Commit       string    `json:"commit"`
+	Bytes        int64     `json:"bytes"`
+	QuotaBytes   int64     `json:"quota_bytes"`
+	Entries      int64     `json:"entries"`
+	QuotaEntries int64     `json:"quota_entries"`
+	FileBytes    int64     `json:"file_bytes"`
+	Error        string    `json:"error,omitempty"`
+}
+
+func factsOf(name string, i workspace.Info) imageFacts {
+	return imageFacts{Name: name, UUID: i.UUID, Label: i.Label, Created: i.Created, Version: fmt.Sprintf("v%d", i.Seq), Commit: i.Commit,
+		Bytes: i.Bytes, QuotaBytes: i.QuotaBytes, Entries: i.Entries, QuotaEntries: i.QuotaEntries, FileBytes: i.FileSize}
+}
+
+func backList(_ context.Context, b *back) error {
+	var q jsonArgs
+	if err := b.args(&q); err != nil {
+		return err
+	}
+	names, err := b.st.imageNames()
+	if err != nil {
+		return err
+	}
+	list := make([]imageFacts, 0, len(names))
+	for _, name := range names {
+		list = append(list, b.st.factsOf(name))
+	}
+	if q.JSON {
+		return b.printJSON(list)
+	}
+	if len(list) == 0 {
+		b.printf("no disks yet; `mcp-vdisk serve` or `mcp-vdisk image create` makes one\n")
+	}
+	for _, f := range list {
+		if f.Error != "" {
+			b.printf("%-20s  %s\n", f.Name, f.Error)
+			continue
+		}
+		b.printf("%-20s  %6s  %10s of %-8s  %7d entries  made %s  %s\n", f.Name, f.Version, showBytes(f.Bytes), showSize(f.QuotaBytes),
+			f.Entries, f.Created.Local().Format(time.DateTime), f.Label)
+	}
+	return nil
+}
+
+// factsOf reads one disk; a damaged one is told as such and hides no other.
+func (st *state) factsOf(name string) imageFacts {
+	im, err := workspace.Open(st.imagePath(name), workspace.OpenOptions{ReadOnly: true})
+	if err != nil {
+		return imageFacts{Name: name, Error: err.Error()}
+	}
+	defer im.Close()
+	info, err := im.Info()
+	if err != nil {
+		return imageFacts{Name: name, Error: err.Error()}
+	}
+	return factsOf(name, info)
+}
+
+func (a *app) imageShowCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "show [NAME|PATH]",
+		Short:   "Show what a disk holds and may hold",
+		Example: "  mcp-vdisk image show --image project",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				a.image = args[0]
+			}
+			return a.simple(cmd, "image.show", jsonArgs{a.json}, openRead)
+		},
+	}
+	a.jsonFlag(cmd)
+	return cmd
+}
+
+func backShow(ctx context.Context, b *back) error {
+	var q jsonArgs
+	if err := b.args(&q); err != nil {
+		return err
+	}
+	im, _, err := b.openDisk(ctx, true, false)
+	if err != nil {
+		return err
+	}
+	defer im.Close()
+	return b.showImage(im, q.JSON)
+}
+
+func (b *back) showImage(im *workspace.Image, asJSON bool) error {
+	info, err := im.Info()
+	if err != nil {
+		return err
+	}
+	f := factsOf(b.req.Image.String(), info)
+	if asJSON {
+		return b.printJSON(f)
+	}
+	b.printf("disk     %s\nuuid     %s\n", f.Name, f.UUID)
+	if f.Label != "" {
+		b.printf("label    %s\n", f.Label)
+	}
+	b.printf("made     %s\nversion  %s, commit %.12s\nholds    %s of %s, %d of %d entries\nfile     %s\n",
+		f.Created.Local().Format(time.DateTime), f.Version, f.Commit, showBytes(f.Bytes), showSize(f.QuotaBytes), f.Entries, f.QuotaEntries, showBytes(f.FileBytes))
+	return nil
+}
+
+// showBytes is a size for people: exact up to a kilobyte, then rounded.
+func showBytes(n int64) string {
+	for _, u := range units[:4] {
+		if n >= u.n {
+			return fmt.Sprintf("%.1f %s", float64(n)/float64(u.n), u.name)
+		}
+	}
+	return fmt.Sprintf("%d B", n)
+}
+
+type pathArgs struct {
+	Path      string
+	Recursive bool
+	JSON      bool
+}
+
+func (a *app) imageCatCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:     "cat PATH",
+		Short:   "Print a file of the disk, byte for byte",
+		Example: "  mcp-vdisk image cat /workspace/notes.md",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.simple(cmd, "image.cat", pathArgs{Path: args[0]}, openRead)
+		},
+	}
+}
+
+func backCat(ctx context.Context, b *back) error {
+	q, p, im, err := b.openPath(ctx, true)
+	if err != nil {
+		return err
+	}
+	defer im.Close()
+	f, err := im.Open(p)
+	if err != nil {
+		return err
+	}
+	if err := b.recordGet(ctx, im, q.Path); err != nil {
+		return err
+	}
+	_, err = io.Copy(b.stdout, f.Reader())
+	return err
+}
+
+// openPath opens the disk and cleans the path of a command.
+func (b *back) openPath(ctx context.Context, readOnly bool) (q pathArgs, p workspace.Path, im *workspace.Image, err error) {
+	if err = b.args(&q); err != nil {
+		return q, p, nil, err
+	}
+	if p, err = workspace.Clean(q.Path); err != nil {
+		return q, p, nil, err
+	}
+	im, _, err = b.openDisk(ctx, readOnly, false)
+	return q, p, im, err
+}
+
+func (b *back) recordGet(ctx context.Context, im *workspace.Image, path string) error {
+	info, err := im.Info()
+	if err != nil {
+		return err
+	}
+	return b.st.record(ctx, info.UUID, audit.Record{Ev: audit.EvImageGet, Img: info.UUID, Args: audit.Facts{"path": path}, Hb: info.Commit, Ha: info.Commit})
+}
+
+func (a *app) imageTreeCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:     "tree [PATH]",
+		Short:   "Show a directory of the disk with everything in it",
+		Example: "  mcp-vdisk image tree",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			q := pathArgs{Path: workspace.Mount}
+			if len(args) == 1 {
+				q.Path = args[0]
+			}
+			return a.simple(cmd, "image.tree", q, openRead)
+		},
+	}
+}
+
+func backTree(ctx context.Context, b *back) error {
+	_, p, im, err := b.openPath(ctx, true)
+	if err != nil {
+		return err
+	}
+	defer im.Close()
+	p, n, err := im.Resolve(p)
+	if err != nil {
+		return err
+	}
+	b.printf("%s\n", p)
+	if n.Kind != workspace.KindDir {
+		return nil
+	}
+	return im.Walk(ctx, p, func(e workspace.Entry) error {
+		indent := strings.Repeat("  ", e.Path.Depth()-p.Depth())
+		switch e.Node.Kind {
+		case workspace.KindDir:
+			b.printf("%s%s/\n", indent, shownName(e.Path))
+		case workspace.KindSymlink:
+			b.printf("%s%s -> %q\n", indent, shownName(e.Path), e.Node.Target)
+		default:
+			b.printf("%s%s  %s\n", indent, shownName(e.Path), showBytes(e.Node.Size))
+		}
+		return nil
+	})
+}
+
+// shownName is a name that is safe to print: odd ones are quoted.
+func shownName(p workspace.Path) string {
+	if s := p.String(); s[0] != '"' {
+		return p.Base()
+	}
+	return fmt.Sprintf("%q", p.Base())
+}
+
+func (a *app) imageRmCmd() *cobra.Command {
+	var q pathArgs
+	cmd := &cobra.Command{
+		Use:     "rm PATH",
+		Short:   "Remove a file, a link or, with -r, a directory from the disk",
+		Example: "  mcp-vdisk image rm -r /workspace/old",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			q.Path = args[0]
+			return a.simple(cmd, "image.rm", q, openWrite)
+		},
+	}
+	cmd.Flags().BoolVarP(&q.Recursive, "recursive", "r", false, "remove a directory with everything in it")
+	return cmd
+}
+
+func backRemove(ctx context.Context, b *back) error {
+	q, p, im, err := b.openPath(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer im.Close()
+	if p, err = im.ResolveParent(p); err != nil {
+		return err
+	}
+	done, err := b.change(ctx, im, audit.EvImageRm, audit.Facts{"path": q.Path, "recursive": q.Recursive}, workspace.Txn{
+		Message: "image rm", Changes: []workspace.Change{{Op: workspace.OpRemove, Path: p, Recursive: q.Recursive}},
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(b.stderr, "removed %s (%d)\n", p, len(done.Effects))
+	return nil
+}
+
+// change commits an operator's change: its record first, then the effect, then
+// what came of it.
+func (b *back) change(ctx context.Context, im *workspace.Image, ev audit.Event, args audit.Facts, txn workspace.Txn) (workspace.Commit, error) {
+	info, err := im.Info()
+	if err != nil {
+		return workspace.Commit{}, err
+	}
+	txn.Call, txn.Actor = ulid.Make().String(), "operator"
+	rec := audit.Record{Ev: ev, Call: txn.Call, Img: info.UUID, Args: args}
+	if err := b.st.record(ctx, info.UUID, rec); err != nil {
+		return workspace.Commit{}, err
+	}
+	done, err := im.Commit(ctx, txn)
+	rec.Out = &audit.Out{OK: err == nil, Changed: int64(len(done.Effects))}
+	if err == nil {
+		rec.Hb, rec.Ha = done.Parent, done.ID
+	} else {
+		rec.Reason = err.Error()
+	}
+	entry := audit.Entry{Record: rec}
+	for _, e := range done.Effects {
+		f := audit.ChangeFact{Path: e.Path.String(), Kind: string(rune(e.What))}
+		if e.After != nil && e.After.Kind == workspace.KindFile {
+			f.SHA256 = hex.EncodeToString(e.After.SHA256[:])
+		}
+		entry.Changes = append(entry.Changes, f)
+	}
+	entry.Act, entry.Dec = "operator", "allow"
+	_, logErr := b.st.log.Append(context.WithoutCancel(ctx), info.UUID, entry)
+	return done, cmpErr(err, logErr)
+}

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/BurntSushi/toml"
+
+	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
+	"github.com/mcp-vdisk/mcp-vdisk/tools"
+)
+
+// settings are the limits of one state directory, from its config.toml.
+type settings struct {
+	imageBytes, imageEntries int64
+	limits                   tools.Limits
+	scratch                  string
+	minFree                  int64
+}
+
+// kind of a setting's value.
+type kind int
+
+const (
+	sizeKind     kind = iota // bytes, written "64MiB", "10MB" or as a number
+	countKind                // a whole number
+	durationKind             // "90s", "1m30s"
+	choiceKind               // one of a few words
+)
+
+// setting is one key of config.toml.
+type setting struct {
+	key      string
+	kind     kind
+	def      string
+	min, max int64 // of a size in bytes, a count, or a duration in nanoseconds; max 0: no limit
+	choices  []string
+	doc      string
+	put      func(*settings, int64, string)
+}
+
+const maxSize = 1 << 50
+
+// table lists every setting, in the order in which they are shown.
+func table() []setting {
+	n := func(p func(*settings) *int64) func(*settings, int64, string) {
+		return func(s *settings, v int64, _ string) { *p(s) = v }
+	}
+	script := func(p func(*sandboxrun.Limits) *int64) func(*settings, int64, string) {
+		return func(s *settings, v int64, _ string) { *p(&s.limits.Script) = v }
+	}
+	return []setting{
+		{"image.bytes", sizeKind, "4GiB", 1 << 20, maxSize, nil, "what a new disk may hold", n(func(s *settings) *int64 { return &s.imageBytes })},
+		{"image.entries", countKind, "500000", 1, 100_000_000, nil, "files, directories and links a new disk may hold", n(func(s *settings) *int64 { return &s.imageEntries })},
+		{"write.bytes", sizeKind, "4MiB", 1, 8 << 20, nil, "content of one write_file call, decoded", n(func(s *settings) *int64 { return &s.limits.WriteBytes })},
+		{"read.lines", countKind, "2000", 1, 100_000, nil, "lines of one page of read_file", n(func(s *settings) *int64 { return &s.limits.ReadLines })},
+		{"read.chars", countKind, "40000", 1000, 600_000, nil, "characters of one page of read_file", func(s *settings, v int64, _ string) { s.limits.ReadChars = int(v) }},
+		{"list.limit", countKind, "200", 1, 1000, nil, "entries of one page of list_files", func(s *settings, v int64, _ string) { s.limits.ListEntries = int(v) }},
+		{"script.source_bytes", sizeKind, "1MiB", 1, 8 << 20, nil, "source of one script", n(func(s *settings) *int64 { return &s.limits.SourceBytes })},
+		{"script.stdin_bytes", sizeKind, "4MiB", 1, 8 << 20, nil, "standard input of one script", n(func(s *settings) *int64 { return &s.limits.StdinBytes })},
+		{"script.write_bytes", sizeKind, "256MiB", 1 << 20, maxSize, nil, "what one script may write to /workspace", script(func(l *sandboxrun.Limits) *int64 { return &l.WriteBytes })},
+		{"script.write_files", countKind, "65536", 16, 10_000_000, nil, "files one script may write to /workspace", script(func(l *sandboxrun.Limits) *int64 { return &l.WriteFiles })},
+		{"script.tmp_bytes", sizeKind, "256MiB", 1 << 20, maxSize, nil, "size of a script's /tmp", script(func(l *sandboxrun.Limits) *int64 { return &l.TmpBytes })},
+		{"script.shm_bytes", sizeKind, "64MiB", 1 << 20, maxSize, nil, "size of a script's /dev/shm", script(func(l *sandboxrun.Limits) *int64 { return &l.ShmBytes })},
+		{"script.home_bytes", sizeKind, "64MiB", 1 << 20, maxSize, nil, "size of a script's $HOME", script(func(l *sandboxrun.Limits) *int64 { return &l.HomeBytes })},
+		{"script.processes", countKind, "256", 4, 30_000, nil, "processes and threads of one script", func(s *settings, v int64, _ string) { s.limits.Script.Processes = uint64(v) }},
+		{"script.open_files", countKind, "1024", 16, 1 << 20, nil, "open files of each process of a script", func(s *settings, v int64, _ string) { s.limits.Script.OpenFiles = uint64(v) }},
+		{"script.output_bytes", sizeKind, "64MiB", 1 << 20, 1 << 30, nil, "output after which a script is killed", script(func(l *sandboxrun.Limits) *int64 { return &l.OutputMax })},
+		{"script.timeout", durationKind, "45s", int64(time.Second), int64(tools.MaxScript), nil, "default and limit of timeout_s", func(s *settings, v int64, _ string) { s.limits.Script.Timeout = time.Duration(v) }},
+		{"script.queue", durationKind, "10s", int64(time.Millisecond), int64(30 * time.Second), nil, "how long a script waits for the one before it", func(s *settings, v int64, _ string) { s.limits.Queue = time.Duration(v) }},
+		{"script.scratch", choiceKind, "memory", 0, 0, []string{"memory", "disk"}, "where a script's changes lie until they are saved", func(s *settings, _ int64, v string) { s.scratch = v }},
+		{"audit.min_free", sizeKind, "64MiB", 1 << 20, maxSize, nil, "free space below which calls are refused", n(func(s *settings) *int64 { return &s.minFree })},
+	}
+}
+
+func find(key string) (setting, error) {
+	t := table()
+	i := slices.IndexFunc(t, func(s setting) bool { return s.key == key })
+	if i < 0 {
+		return setting{}, fmt.Errorf("there is no setting %q", key)
+	}
+	return t[i], nil
+}
+
+// parseSettings reads a config.toml; name is what errors call it. An empty text
+// gives the defaults. Unknown keys and wrong types are refused by name.
+func parseSettings(text, name string) (settings, map[string]string, error) {
+	var s settings
+	given, err := configValues(text)
+	if err != nil {
+		return s, nil, fail(exitState, "", "%s: %s", name, err)
+	}
+	values := map[string]string{}
+	for _, d := range table() {
+		raw, ok := given[d.key]
+		delete(given, d.key)
+		if !ok {
+			raw = d.def
+		}
+		v, shown, err := d.parse(raw)
+		if err != nil {
+			return s, nil, fail(exitState, "mcp-vdisk config show --defaults lists what each takes", "%s: %s: %s", name, d.key, err)
+		}
+		d.put(&s, v, shown)
+		values[d.key] = shown
+	}
+	if len(given) > 0 {
+		var names []string
+		for k := range given {
+			names = append(names, k)
+		}
+		sort.Strings(names)
+		return s, nil, fail(exitState, "mcp-vdisk config show --defaults lists all", "%s: there is no setting %s", name, strings.Join(names, ", "))
+	}
+	return s, values, nil
+}
+
+// configValues flattens a TOML document to dotted keys.
+func configValues(text string) (map[string]any, error) {
+	var tree map[string]any
+	if _, err := toml.Decode(text, &tree); err != nil {
+		var p toml.ParseError
+		if errors.As(err, &p) {
+			return nil, fmt.Errorf("line %d: %s", p.Position.Line, p.Message)
+		}
+		return nil, err
+	}
+	flat := map[string]any{}
+	var walk func(prefix string, m map[string]any)
+	walk = func(prefix string, m map[string]any) {
+		for k, v := range m {
+			if sub, ok := v.(map[string]any); ok {
+				walk(prefix+k+".", sub)
+				continue
+			}
+			flat[prefix+k] = v
+		}
+	}
+	walk("", tree)
+	return flat, nil
+}
+
+// parse checks a value and returns it as a number and as it is shown.
+func (d setting) parse(raw any) (int64, string, error) {
+	var v int64
+	var err error
+	text, isText := raw.(string)
+	num, isNum := raw.(int64)
+	switch {
+	case d.kind == choiceKind:
+		if !isText || !slices.Contains(d.choices, text) {
+			return 0, "", fmt.Errorf("must be one of %q, is %v", d.choices, raw)
+		}
+		return 0, text, nil
+	case isNum && d.kind != durationKind:
+		v = num
+	case isText && d.kind == sizeKind:
+		v, err = parseSize(text)
+	case isText && d.kind == durationKind:
+		var dur time.Duration
+		if dur, err = time.ParseDuration(text); err != nil {
+			err = fmt.Errorf("must be a duration such as \"90s\", is %q", text)
+		}
+		v = int64(dur)
+	case isText && d.kind == countKind:
+		if v, err = strconv.ParseInt(text, 10, 64); err != nil {
+			err = fmt.Errorf("must be a whole number, is %q", text)
+		}
+	default:
+		err = fmt.Errorf("must be %s, is %v", d.kind, raw)
+	}
+	if err == nil && (v < d.min || d.max > 0 && v > d.max) {
+		err = fmt.Errorf("must be from %s to %s, is %v", d.show(d.min), d.show(d.max), raw)
+	}
+	return v, d.show(v), err
+}
+
+func (k kind) String() string {
+	return [...]string{"a size such as \"64MiB\"", "a whole number", "a duration such as \"90s\"", "a word"}[k]
+}
+
+func (d setting) show(v int64) string {
+	switch d.kind {
+	case sizeKind:
+		return showSize(v)
+	case durationKind:
+		return time.Duration(v).String()
+	}
+	return strconv.FormatInt(v, 10)
+}
+
+var units = []struct {
+	name string
+	n    int64
+}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"kB", 1e3}, {"KB", 1e3}, {"B", 1}}
+
+// parseSize reads "64MiB", "10MB", "512B" or a plain number of bytes.
+func parseSize(s string) (int64, error) {
+	num, unit := strings.TrimSpace(s), int64(1)
+	for _, u := range units {
+		if strings.HasSuffix(num, u.name) {
+			num, unit = strings.TrimSpace(strings.TrimSuffix(num, u.name)), u.n
+			break
+		}
+	}
+	n, err := strconv.ParseInt(num, 10, 64)
+	if err != nil || n < 0 || n > math.MaxInt64/unit {
+		return 0, fmt.Errorf("must be a size such as \"64MiB\", is %q", s)
+	}
+	return n * unit, nil
+}
+
+func showSize(n int64) string {
+	for _, u := range units[:4] {
+		if n >= u.n && n%u.n == 0 {
+			return fmt.Sprintf("%d%s", n/u.n, u.name)
+		}
+	}
+	return fmt.Sprintf("%dB", n)
+}

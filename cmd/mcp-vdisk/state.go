@@ -1,0 +1,275 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/dgraph-io/badger/v4"
+	"github.com/oklog/ulid/v2"
+	"golang.org/x/term"
+
+	"github.com/mcp-vdisk/mcp-vdisk/audit"
+	"github.com/mcp-vdisk/mcp-vdisk/workspace"
+	"github.com/mcp-vdisk/mcp-vdisk/workspace/hostos"
+)
+
+// stateFormat is the content of VERSION.
+const stateFormat = "1"
+
+// state is an open state directory. One process at a time has it open.
+type state struct {
+	dir  string
+	lock *os.File
+	db   *badger.DB
+	log  *audit.Log
+	run  string // of this opening, in every record
+	slog *slog.Logger
+}
+
+// lockWait is how long an opening waits for another process.
+const lockWait = 2 * time.Second
+
+// openState opens the state directory, makes it if it is missing, and settles
+// what a killed process left behind. The caller's umask does not matter: what
+// is made here is for its user alone.
+func openState(ctx context.Context, dir string, set settings, log *slog.Logger) (*state, error) {
+	st := &state{dir: dir, slog: log, run: ulid.Make().String()}
+	if err := st.prepare(ctx); err != nil {
+		st.Close()
+		return nil, err
+	}
+	var err error
+	if st.db, err = audit.OpenDB(st.path("db"), log); err != nil {
+		st.Close()
+		return nil, fail(exitState, "", "open the log of %s: %s", dir, err)
+	}
+	st.log, err = audit.New(st.db, st.path("db", "tail"), audit.Options{
+		Run: st.run, Boot: bootID(), Logger: log, MinFree: uint64(set.minFree),
+		Free: func() (uint64, error) {
+			n, _, err := hostos.Free(dir)
+			return n, err
+		},
+	})
+	if err != nil {
+		st.Close()
+		return nil, fail(exitState, "", "open the log of %s: %s", dir, err)
+	}
+	if err := st.settle(ctx); err != nil {
+		st.Close()
+		return nil, err
+	}
+	return st, nil
+}
+
+func (st *state) path(elem ...string) string {
+	return filepath.Join(append([]string{st.dir}, elem...)...)
+}
+
+// prepare makes the directory, takes its lock and checks its format.
+func (st *state) prepare(ctx context.Context) error {
+	broken := func(err error) error {
+		return fail(exitState, "choose another --state, or mend its rights", "state directory %s: %s", st.dir, errText(err))
+	}
+	if err := os.MkdirAll(st.dir, 0o700); err != nil {
+		return broken(err)
+	}
+	var err error
+	if st.lock, err = os.OpenFile(st.path("daemon.lock"), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+		return broken(err)
+	}
+	wait, cancel := context.WithTimeout(ctx, lockWait)
+	defer cancel()
+	if err := hostos.Lock(wait, st.lock, true); err != nil {
+		if errors.Is(err, hostos.ErrLocked) && ctx.Err() == nil {
+			return st.busy()
+		}
+		return broken(err)
+	}
+	if err := st.checkFormat(); err != nil {
+		return err
+	}
+	for _, sub := range []string{"db", "images", "live", "scratch"} {
+		if err := os.MkdirAll(st.path(sub), 0o700); err != nil {
+			return broken(err)
+		}
+	}
+	return nil
+}
+
+func (st *state) busy() error {
+	who := "another process"
+	if pid, command, ok := hostos.LockHolder(st.lock); ok {
+		who = fmt.Sprintf("process %d (%s)", pid, strings.TrimSpace(command))
+	}
+	return fail(exitBusy, "stop it first, or use another --state", "state directory %s is in use by %s", st.dir, who)
+}
+
+// checkFormat reads VERSION, or writes it into a new directory.
+func (st *state) checkFormat() error {
+	data, err := os.ReadFile(st.path("VERSION"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return st.writeVersion()
+	}
+	if err != nil {
+		return fail(exitState, "", "state directory %s: %s", st.dir, errText(err))
+	}
+	if v := strings.TrimSpace(string(data)); v != stateFormat {
+		return fail(exitState, "use the mcp-vdisk that wrote it", "state directory %s has format %q, and this program reads %s", st.dir, v, stateFormat)
+	}
+	return nil
+}
+
+func (st *state) writeVersion() error {
+	tmp := st.path("VERSION.new")
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err == nil {
+		_, err = io.WriteString(f, stateFormat+"\n")
+		err = errors.Join(err, f.Sync(), f.Close())
+	}
+	if err == nil {
+		err = os.Rename(tmp, st.path("VERSION"))
+	}
+	if err == nil {
+		err = hostos.SyncDir(st.dir)
+	}
+	if err != nil {
+		return fail(exitState, "", "write VERSION of %s: %s", st.dir, errText(err))
+	}
+	return nil
+}
+
+// Close closes whatever is open. The lock goes last.
+func (st *state) Close() error {
+	var errs []error
+	if st.log != nil {
+		errs = append(errs, st.log.Close())
+	}
+	if st.db != nil {
+		errs = append(errs, st.db.Close())
+	}
+	if st.lock != nil {
+		st.lock.Close()
+	}
+	return errors.Join(errs...)
+}
+
+// record writes a durable record that is not a tool's.
+func (st *state) record(ctx context.Context, stream string, r audit.Record) error {
+	r.Act, r.Dec = "operator", "allow"
+	_, err := st.log.Append(ctx, stream, audit.Entry{Record: r})
+	return err
+}
+
+// settle completes the calls that a killed process left without an outcome, in
+// agreement with the disk: the commit of a call names it.
+func (st *state) settle(ctx context.Context) error {
+	streams, err := st.log.Streams()
+	if err != nil {
+		return err
+	}
+	for _, name := range streams {
+		dangling, err := st.log.Dangling(name)
+		if err != nil {
+			return err
+		}
+		if len(dangling) == 0 {
+			continue
+		}
+		im, err := st.imageByUUID(name)
+		if err != nil {
+			continue // a disk that lies elsewhere is settled when it is opened
+		}
+		err = st.settleImage(ctx, name, im)
+		if err = errors.Join(err, im.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (st *state) settleImage(ctx context.Context, stream string, im *workspace.Image) error {
+	dangling, err := st.log.Dangling(stream)
+	if err != nil {
+		return err
+	}
+	for _, r := range dangling {
+		c, found, err := im.FindCommit(r.Call)
+		if err != nil {
+			return err
+		}
+		rec := audit.Record{Ev: audit.EvRecover, Call: r.Call, Tool: r.Tool, Img: stream, Reason: "aborted"}
+		if found {
+			rec.Reason, rec.Hb, rec.Ha = "committed", c.Parent, c.ID
+		}
+		rec.Out = &audit.Out{OK: found, Code: rec.Reason}
+		if err := st.record(ctx, stream, rec); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// imageByUUID finds the disk of a stream among those of the state directory.
+func (st *state) imageByUUID(uuid string) (*workspace.Image, error) {
+	names, err := st.imageNames()
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		im, err := workspace.Open(st.imagePath(name), workspace.OpenOptions{ReadOnly: true})
+		if err != nil {
+			continue
+		}
+		if info, err := im.Info(); err == nil && info.UUID == uuid {
+			return im, nil
+		}
+		im.Close()
+	}
+	return nil, workspace.ErrNotFound
+}
+
+const imageSuffix = ".vdisk"
+
+func (st *state) imagePath(name string) string { return st.path("images", name+imageSuffix) }
+
+// imageNames lists the disks of the state directory, sorted.
+func (st *state) imageNames() ([]string, error) {
+	entries, err := os.ReadDir(st.path("images"))
+	if err != nil {
+		return nil, fail(exitState, "", "list disks: %s", errText(err))
+	}
+	var names []string
+	for _, e := range entries {
+		if name, ok := strings.CutSuffix(e.Name(), imageSuffix); ok && e.Type().IsRegular() {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+// newLogger writes words for people on a terminal and JSON otherwise. File
+// contents are never logged.
+func newLogger(w io.Writer) *slog.Logger {
+	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	}
+	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: slog.LevelWarn}))
+}
+
+// bootID names this start of the host, so that the log's monotonic times can be
+// compared within it.
+func bootID() string {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}

@@ -1,0 +1,106 @@
+package sandboxrun
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+)
+
+// The synthetic /etc. The ids are those inside the sandbox.
+const (
+	etcPasswd = "root:x:0:0:root:/root:/usr/sbin/nologin\nsandbox:x:1000:1000:sandbox:/home/user:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+	etcGroup  = "root:x:0:\nsandbox:x:1000:\nnogroup:x:65534:\n"
+	etcHosts  = "127.0.0.1 localhost sandbox\n::1 localhost ip6-localhost ip6-loopback\n"
+	etcSwitch = "passwd: files\ngroup: files\nshadow: files\nhosts: files\nservices: files\nprotocols: files\n"
+)
+
+// etcData are the files of the synthetic /etc.
+func etcData() []Data {
+	return []Data{
+		{Path: "/etc/passwd", Mode: 0o644, Bytes: []byte(etcPasswd)},
+		{Path: "/etc/group", Mode: 0o644, Bytes: []byte(etcGroup)},
+		{Path: "/etc/hosts", Mode: 0o644, Bytes: []byte(etcHosts)},
+		{Path: "/etc/nsswitch.conf", Mode: 0o644, Bytes: []byte(etcSwitch)},
+	}
+}
+
+// view is what the argument list of bwrap needs besides the Run.
+type view struct {
+	workspace string   // directory bound as /workspace; "" = a tmpfs
+	binds     []string // where the sources of Run.Binds are
+	data      []Data   // all data files, those of the synthetic /etc first
+	firstData int      // descriptor of data[0]; the others follow
+	root      []string // arguments that show the programs of the host
+}
+
+// isolation are the options that make the sandbox one: every namespace by
+// name (--unshare-all tolerates failures), no further user namespaces, no
+// capabilities, no controlling terminal, and death with the parent.
+var isolation = []string{
+	"--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup",
+	"--disable-userns", "--assert-userns-disabled",
+	"--uid", "1000", "--gid", "1000", "--hostname", "sandbox",
+	"--die-with-parent", "--new-session", "--cap-drop", "ALL",
+	"--clearenv",
+}
+
+// bwrapArgs returns the options of bwrap for a run. Their order is the order
+// of the mounts: the workspace is the last one and nothing is mounted below
+// it, because a script can plant links there (CVE-2026-87766).
+func bwrapArgs(r Run, l Limits, v view) []string {
+	a := append([]string{}, isolation...)
+	fixed := []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/home/user", "TMPDIR=/tmp", "LANG=C.UTF-8"}
+	for _, kv := range append(fixed, r.Env...) {
+		k, val, _ := strings.Cut(kv, "=")
+		a = append(a, "--setenv", k, val)
+	}
+	a = append(a, "--perms", "0755", "--size", "1048576", "--tmpfs", "/")
+	a = append(a, v.root...)
+	for i, d := range v.data {
+		mode := d.Mode
+		if mode == 0 {
+			mode = 0o444
+		}
+		a = append(a, "--perms", fmt.Sprintf("%04o", mode), "--ro-bind-data", strconv.Itoa(v.firstData+i), d.Path)
+	}
+	a = append(a, "--proc", "/proc", "--dev", "/dev")
+	a = appendTmpfs(a, "1777", l.ShmBytes, "/dev/shm")
+	a = appendTmpfs(a, "1777", l.TmpBytes, "/tmp")
+	a = appendTmpfs(a, "0700", l.HomeBytes, "/home/user")
+	for i, b := range r.Binds {
+		a = append(a, "--ro-bind", v.binds[i], b.Target)
+	}
+	if v.workspace == "" {
+		a = appendTmpfs(a, "0755", l.WriteBytes, "/workspace")
+	} else {
+		a = append(a, "--bind", v.workspace, "/workspace")
+	}
+	return append(a, "--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/workspace")
+}
+
+func appendTmpfs(a []string, perms string, size int64, dest string) []string {
+	return append(a, "--perms", perms, "--size", strconv.FormatInt(size, 10), "--tmpfs", dest)
+}
+
+// hostRoot returns the arguments that show the programs of the host below
+// root ("/" but for tests): /usr, and /bin, /lib and the like as the links
+// that they are on merged systems, or bound when they are real directories.
+func hostRoot(root string) []string {
+	a := []string{"--ro-bind", "/usr", "/usr"}
+	for _, dir := range []string{"bin", "sbin", "lib", "lib32", "lib64", "libx32"} {
+		info, err := os.Lstat(path.Join(root, dir))
+		switch {
+		case err != nil:
+		case info.IsDir():
+			a = append(a, "--ro-bind", "/"+dir, "/"+dir)
+		case info.Mode()&os.ModeSymlink != 0:
+			target, err := os.Readlink(path.Join(root, dir))
+			if err == nil && strings.HasPrefix(path.Join("/", target), "/usr/") {
+				a = append(a, "--symlink", target, "/"+dir)
+			}
+		}
+	}
+	return append(a, "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache", "--ro-bind-try", "/etc/alternatives", "/etc/alternatives")
+}

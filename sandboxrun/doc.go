@@ -1,0 +1,2 @@
+// Package sandboxrun runs scripts in sandboxes.
+package sandboxrun

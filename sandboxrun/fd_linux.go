@@ -1,0 +1,81 @@
+package sandboxrun
+
+import (
+	"io"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// fdReader and fdWriter use a descriptor without the runtime's poller, which
+// the stage does not need to start.
+type fdReader int
+
+func (fd fdReader) Read(p []byte) (int, error) {
+	for {
+		n, err := unix.Read(int(fd), p)
+		switch {
+		case err == unix.EINTR:
+		case err != nil:
+			return 0, err
+		case n == 0 && len(p) > 0:
+			return 0, io.EOF
+		default:
+			return n, nil
+		}
+	}
+}
+
+type fdWriter int
+
+func (fd fdWriter) Write(p []byte) (int, error) {
+	done := 0
+	for done < len(p) {
+		n, err := unix.Write(int(fd), p[done:])
+		if err != nil && err != unix.EINTR {
+			return done, err
+		}
+		done += max(n, 0)
+	}
+	return done, nil
+}
+
+func parseFD(s string) (int, error) { return strconv.Atoi(s) }
+
+// memFile returns a memory file with the bytes, to be read from its start.
+func memFile(name string, b []byte) (*os.File, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	f := os.NewFile(uintptr(fd), name)
+	if _, err := (fdWriter(fd)).Write(b); err != nil {
+		f.Close()
+		return nil, os.NewSyscallError("write", err)
+	}
+	if _, err := unix.Seek(fd, 0, io.SeekStart); err != nil {
+		f.Close()
+		return nil, os.NewSyscallError("lseek", err)
+	}
+	return f, nil
+}
+
+// pipe returns a pipe. The end that stays here uses the poller, so that
+// closing it ends a read or a write; the other end blocks, as a child expects.
+func pipe(childReads bool) (mine, child *os.File, err error) {
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+		return nil, nil, os.NewSyscallError("pipe2", err)
+	}
+	m, c := p[0], p[1]
+	if childReads {
+		m, c = p[1], p[0]
+	}
+	if err := unix.SetNonblock(m, true); err != nil {
+		unix.Close(m)
+		unix.Close(c)
+		return nil, nil, os.NewSyscallError("fcntl", err)
+	}
+	return os.NewFile(uintptr(m), "pipe"), os.NewFile(uintptr(c), "pipe"), nil
+}

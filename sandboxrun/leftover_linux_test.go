@@ -1,0 +1,105 @@
+package sandboxrun
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// descendants returns the command lines of all processes below this one.
+func descendants(t testing.TB) []string {
+	t.Helper()
+	parents := map[int]int{}
+	commands := map[int]string{}
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	must(t, err)
+	for _, dir := range dirs {
+		pid, _ := strconv.Atoi(filepath.Base(dir))
+		stat, err := os.ReadFile(dir + "/stat")
+		if err != nil {
+			continue // it has ended
+		}
+		f := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+		parents[pid], _ = strconv.Atoi(f[1])
+		cmd, _ := os.ReadFile(dir + "/cmdline")
+		commands[pid] = fmt.Sprintf("%d %s %s", pid, f[0], strings.ReplaceAll(string(cmd), "\x00", " "))
+	}
+	var found []string
+	for pid := range parents {
+		for p := parents[pid]; p > 0; p = parents[p] {
+			if p == os.Getpid() {
+				found = append(found, commands[pid])
+				break
+			}
+		}
+	}
+	return found
+}
+
+// footprint is what a run could leave behind.
+type footprint struct {
+	processes, mounts, descriptors, goroutines, files int
+}
+
+func measure(t testing.TB) footprint {
+	t.Helper()
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	must(t, err)
+	fds, err := os.ReadDir("/proc/self/fd")
+	must(t, err)
+	files := 0
+	must(t, filepath.Walk(os.TempDir(), func(string, os.FileInfo, error) error { files++; return nil }))
+	return footprint{len(descendants(t)), strings.Count(string(mounts), "\n"), len(fds), runtime.NumGoroutine(), files}
+}
+
+// TestNothingIsLeft: 64 runs of every kind of end, four at a time.
+func TestNothingIsLeft(t *testing.T) {
+	r := newRunner(t)
+	lower := tree(t, map[string]string{"a": "1", "d/b": "2"})
+	mustExit(t, r, bash(`true`)) // what is made once is made now
+	before := measure(t)
+	scripts := []string{
+		`rm -r d; echo x >n`, `exit 3`, `kill -SEGV $$`, `sleep 60`, `yes`, `setsid sleep 60 & exit 0`,
+		`mkfifo p; ln -s / l; chmod 0 a`, `/no/such`, `head -c 1M /dev/zero >f`,
+	}
+	work := make(chan int)
+	done := make(chan struct{})
+	for range 4 {
+		go func() {
+			defer func() { done <- struct{}{} }()
+			for i := range work {
+				run := bash(scripts[i%len(scripts)])
+				run.Lower = lower
+				run.Limits.Timeout = 300 * time.Millisecond
+				run.Limits.OutputMax = 1 << 20
+				ctx, cancel := context.WithCancel(context.Background())
+				if i%7 == 0 {
+					cancel()
+				}
+				_, _ = r.Run(ctx, run, func(Change) error {
+					if i%5 == 0 {
+						return fmt.Errorf("refused")
+					}
+					return nil
+				})
+				cancel()
+			}
+		}()
+	}
+	for i := range 64 {
+		work <- i
+	}
+	close(work)
+	for range 4 {
+		<-done
+	}
+	if after := measure(t); after != before {
+		t.Errorf("before %+v, after %+v; processes %q", before, after, descendants(t))
+	}
+}

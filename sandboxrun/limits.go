@@ -1,0 +1,61 @@
+package sandboxrun
+
+import "time"
+
+// Limits bound one run. A field that is zero takes the value of DefaultLimits.
+type Limits struct {
+	// Timeout counts from the start of the command. Reaching it kills the tree.
+	Timeout time.Duration
+	// WriteBytes and WriteFiles bound what the script may write and how many
+	// files, directories and deletions it may leave below /workspace. More
+	// gives the script ENOSPC. A first write to a file of the workspace
+	// counts the whole file.
+	WriteBytes, WriteFiles int64
+	// TmpBytes, ShmBytes and HomeBytes are the sizes of /tmp, /dev/shm and
+	// $HOME, which are empty at the start and vanish at the end.
+	TmpBytes, ShmBytes, HomeBytes int64
+	// Processes (with threads) and OpenFiles (for each process) are rlimits.
+	Processes, OpenFiles uint64
+	// Head and Tail are the bytes kept of the beginning and the end of each
+	// stream. What is between is counted and dropped.
+	Head, Tail int
+	// OutputMax is how many bytes a script may write to both streams
+	// together before it is killed.
+	OutputMax int64
+}
+
+// DefaultLimits returns the limits of docs/limits.md.
+func DefaultLimits() Limits {
+	const mib = 1 << 20
+	return Limits{
+		Timeout:    600 * time.Second,
+		WriteBytes: 256 * mib, WriteFiles: 65536,
+		TmpBytes: 256 * mib, ShmBytes: 64 * mib, HomeBytes: 64 * mib,
+		Processes: 256, OpenFiles: 1024,
+		Head: 192 << 10, Tail: 64 << 10,
+		OutputMax: 64 * mib,
+	}
+}
+
+// filled replaces each zero by its default.
+func (l Limits) filled() Limits {
+	d := DefaultLimits()
+	orDefault(&l.Timeout, d.Timeout)
+	orDefault(&l.WriteBytes, d.WriteBytes)
+	orDefault(&l.WriteFiles, d.WriteFiles)
+	orDefault(&l.TmpBytes, d.TmpBytes)
+	orDefault(&l.ShmBytes, d.ShmBytes)
+	orDefault(&l.HomeBytes, d.HomeBytes)
+	orDefault(&l.Processes, d.Processes)
+	orDefault(&l.OpenFiles, d.OpenFiles)
+	orDefault(&l.Head, d.Head)
+	orDefault(&l.Tail, d.Tail)
+	orDefault(&l.OutputMax, d.OutputMax)
+	return l
+}
+
+func orDefault[T int | int64 | uint64 | time.Duration](v *T, d T) {
+	if *v <= 0 {
+		*v = d
+	}
+}

@@ -1,0 +1,29 @@
+//go:build !linux
+
+package sandboxrun
+
+import (
+	"context"
+	"runtime"
+)
+
+const remedyOther = "scripts need Linux: run mcp-vdisk in a Linux container, a virtual machine or WSL 2"
+
+func noLinux() error {
+	return unavailable("scripts cannot run on "+runtime.GOOS, remedyOther, "")
+}
+
+// StageMain returns at once: there is no stage on this system.
+func StageMain() {}
+
+// Run returns ErrUnavailable: there is no sandbox on this system.
+func (r *Runner) Run(context.Context, Run, func(Change) error) (Result, error) {
+	return Result{Outcome: SetupFailed, ExitCode: -1}, noLinux()
+}
+
+// Probe reports that there is no sandbox on this system.
+func (r *Runner) Probe(context.Context) Report {
+	return Report{Level: "L1", Cause: "scripts cannot run on " + runtime.GOOS, Remedy: remedyOther}
+}
+
+func sweepScratch(string) error { return nil }

@@ -1,0 +1,143 @@
+package sandboxrun
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// probeTime bounds each step of Probe.
+const probeTime = 10 * time.Second
+
+// Probe tries what a run needs, in parts, so that the cause can be told: the
+// stage with its overlay alone, bubblewrap with the production options alone,
+// and a whole run. It changes nothing on the host.
+func (r *Runner) Probe(ctx context.Context) Report {
+	rep := Report{Level: "L1", Kernel: kernel(), Upper: "tmpfs"}
+	b, err := r.find(ctx)
+	if err == nil {
+		rep.Bwrap, rep.Version = b.path, b.version
+	}
+	if os.Geteuid() == 0 {
+		err = fmt.Errorf("sandboxrun: %w", ErrRoot)
+	}
+	if err != nil {
+		rep.blame("bubblewrap", err)
+		return rep
+	}
+	for _, step := range []struct {
+		name string
+		try  func(context.Context) error
+	}{{"stage", r.tryStage}, {"bubblewrap", r.tryBwrap}, {"sandbox", r.tryRun}} {
+		ctx, cancel := context.WithTimeout(ctx, probeTime)
+		err := step.try(ctx)
+		cancel()
+		if err != nil {
+			rep.blame(step.name, err)
+			continue
+		}
+		rep.Checks = append(rep.Checks, Check{Name: step.name, OK: true})
+	}
+	if r.onDisk() {
+		rep.Upper = "disk"
+	}
+	if rep.Cause == "" {
+		rep.OK, rep.Level = true, "L3"
+	}
+	return rep
+}
+
+// blame adds a failed check; the first one gives the cause.
+func (rep *Report) blame(name string, err error) {
+	c := Check{Name: name, Detail: err.Error()}
+	var se *SetupError
+	cause, remedy := strings.TrimPrefix(err.Error(), "sandboxrun: "), ""
+	if errors.As(err, &se) {
+		cause, remedy, c.Detail = se.Cause, se.Remedy, se.Stderr
+	}
+	if errors.Is(err, ErrRoot) {
+		remedy = "run mcp-vdisk as an ordinary user, or with --run-as"
+	}
+	if rep.Cause == "" {
+		rep.Cause, rep.Remedy = cause, remedy
+	}
+	if c.Detail == "" {
+		c.Detail = cause
+	}
+	rep.Checks = append(rep.Checks, c)
+}
+
+func kernel() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}
+
+// tryStage runs the self-test of the stage.
+func (r *Runner) tryStage(ctx context.Context) error {
+	err := r.selfTest(ctx)
+	if helpedByDisk(err) && r.fallBack() {
+		err = r.selfTest(ctx)
+	}
+	return err
+}
+
+func (r *Runner) selfTest(ctx context.Context) error {
+	disk, drop, err := r.scratch()
+	if err != nil {
+		return setupFailed("the scratch directory cannot be used: "+errnoText(err), "", "")
+	}
+	defer drop()
+	l := Limits{Timeout: probeTime}.filled()
+	s, err := openSession(r.cfg.Self, spec{Disk: disk, Bytes: 1 << 20, Inodes: 256}, nil, nil, Run{}, l)
+	if err != nil {
+		return diagnoseStart(err, readFacts("/"))
+	}
+	stop := context.AfterFunc(ctx, func() { s.abort(Cancelled) })
+	kind, payload, err := newFrameReader(s.report).next()
+	if !stop() {
+		err = setupFailed("the sandbox did not start in time", "", "")
+	}
+	if err == nil && kind == frameFailed {
+		var f failure
+		if f, err = parseFailure(payload); err == nil {
+			err = f
+		}
+	}
+	close(s.done)
+	crash := s.crash()
+	if cerr := s.close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return s.explain(err, crash)
+	}
+	return nil
+}
+
+// tryBwrap runs bubblewrap without the stage.
+func (r *Runner) tryBwrap(ctx context.Context) error {
+	var stderr bytes.Buffer
+	err := r.runBare(ctx, Run{Argv: []string{"/usr/bin/env", "true"}}, &stderr)
+	if err != nil {
+		return diagnose(stderr.String(), "/usr/bin/env", readFacts("/"))
+	}
+	return nil
+}
+
+// tryRun runs everything as a script is run.
+func (r *Runner) tryRun(ctx context.Context) error {
+	res, err := r.Run(ctx, Run{Argv: []string{"/usr/bin/env", "true"}, Limits: Limits{Timeout: probeTime}}, func(Change) error { return nil })
+	if err == nil && (res.Outcome != Exited || res.ExitCode != 0) {
+		err = setupFailed(fmt.Sprintf("a test command in the sandbox ended with %s (exit %d)", res.Outcome, res.ExitCode), "", string(res.Stderr.Text))
+	}
+	return err
+}

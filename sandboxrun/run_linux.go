@@ -1,0 +1,258 @@
+package sandboxrun
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Run runs one script and then calls each for every change that it made, in
+// the order of a depth-first walk, directories before what is in them. By then
+// every process of the sandbox is dead. It is called after a failure, a
+// timeout or a kill as well. A nil each drops the changes.
+//
+// The error is nil when the script ran to an Outcome, also TimedOut or
+// Signaled. Otherwise it is, and nothing may be kept of what each was given:
+//   - a *SetupError: ErrSetup or ErrUnavailable;
+//   - ErrRoot;
+//   - what each returned, wrapped;
+//   - context.Cause(ctx), wrapped, when ctx ended;
+//   - an error of Run.Stdin, wrapped;
+//   - ErrTooDeep or ErrStream.
+//
+// Run returns only when no process, mount, descriptor or file of the run is
+// left. If this process dies, the kernel sees to the same.
+func (r *Runner) Run(ctx context.Context, run Run, each func(Change) error) (Result, error) {
+	res := Result{Outcome: SetupFailed, ExitCode: -1, Skipped: map[string]int{}}
+	if os.Geteuid() == 0 {
+		return res, fmt.Errorf("sandboxrun: %w", ErrRoot)
+	}
+	if err := run.check(); err != nil {
+		return res, setupFailed("the run is not valid: "+err.Error(), "", "")
+	}
+	if err := ctx.Err(); err != nil {
+		res.Outcome = Cancelled
+		return res, fmt.Errorf("sandboxrun: %w", context.Cause(ctx))
+	}
+	b, err := r.find(ctx)
+	if err != nil {
+		return res, err
+	}
+	res, err = r.once(ctx, b, run, each)
+	// Memory cannot hold the changes on this kernel: use the scratch directory from now on.
+	if helpedByDisk(err) && r.fallBack() {
+		res, err = r.once(ctx, b, run, each)
+	}
+	return res, err
+}
+
+// once runs the script with the place for its changes as it is set.
+func (r *Runner) once(ctx context.Context, b *bwrap, run Run, each func(Change) error) (Result, error) {
+	l := run.Limits.filled()
+	disk, drop, err := r.scratch()
+	if err != nil {
+		return Result{Outcome: SetupFailed, ExitCode: -1}, setupFailed("the scratch directory cannot be used: "+errnoText(err), "", "")
+	}
+	defer drop()
+	data := append(etcData(), run.Data...)
+	sp := spec{
+		Lower: run.Lower, Disk: disk, Bytes: uint64(l.WriteBytes), Inodes: uint64(l.WriteFiles),
+		Bwrap: b.path, Command: append([]string{"bwrap", "--args", fmt.Sprint(bwrapArgsFD), "--"}, run.Argv...),
+		Data: len(data), Rlimits: rlimits(l), Diff: each != nil,
+	}
+	v := view{workspace: mergedDir, data: data, firstData: bwrapDataFD, root: hostRoot("/")}
+	for i, bind := range run.Binds {
+		sp.Binds = append(sp.Binds, bind.Source)
+		v.binds = append(v.binds, fmt.Sprintf("%s/%d", bindDir, i))
+	}
+	args := append(bwrapArgs(run, l, v), "--info-fd", fmt.Sprint(bwrapInfoFD),
+		"--json-status-fd", fmt.Sprint(bwrapStatusFD), "--block-fd", fmt.Sprint(bwrapBlockFD))
+	s, err := openSession(r.cfg.Self, sp, args, data, run, l)
+	if err != nil {
+		return Result{Outcome: SetupFailed, ExitCode: -1}, diagnoseStart(err, readFacts("/"))
+	}
+	return s.run(ctx, run, l, each)
+}
+
+// rlimits are set on the first process of the sandbox and inherited by all.
+// The CPU limit can only be reached by a process that outlived the timeout.
+func rlimits(l Limits) []rlimit {
+	cpu := uint64(l.Timeout.Seconds())*uint64(max(1, runtime.NumCPU())) + 1
+	return []rlimit{
+		{unix.RLIMIT_NPROC, l.Processes},
+		{unix.RLIMIT_NOFILE, l.OpenFiles},
+		{unix.RLIMIT_CORE, 0},
+		{unix.RLIMIT_MEMLOCK, 64 << 10},
+		{unix.RLIMIT_CPU, cpu},
+	}
+}
+
+// run follows the session to its end.
+func (s *session) run(ctx context.Context, run Run, l Limits, each func(Change) error) (Result, error) {
+	supervised := make(chan struct{})
+	go func() {
+		defer close(supervised)
+		s.supervise(ctx, l.Timeout)
+	}()
+	g, e, err := s.follow(each)
+	if err == nil {
+		// The stage has said all; what is left of it is taking its mounts down.
+		<-s.exited
+	}
+	close(s.done)
+	<-supervised
+	crash := s.crash()
+	stdinErr := s.close()
+	res := Result{
+		Outcome: SetupFailed, ExitCode: -1, Duration: g.Took, Skipped: map[string]int{},
+		Stdout: s.output[0].output(), Stderr: s.output[1].output(),
+	}
+	if s.why() == Cancelled {
+		res.Outcome = Cancelled
+		return res, fmt.Errorf("sandboxrun: %w", context.Cause(ctx))
+	}
+	if err != nil {
+		return res, s.explain(err, crash)
+	}
+	if !g.Execed && !g.Killed && !g.Crashed {
+		text := string(res.Stderr.Text)
+		res.Stderr = Output{}
+		return res, diagnose(text, run.Argv[0], readFacts("/"))
+	}
+	s.settle(&res, g, e)
+	if stdinErr != nil {
+		return res, fmt.Errorf("sandboxrun: %w", stdinErr)
+	}
+	if e.TooDeep {
+		return res, fmt.Errorf("sandboxrun: %w", ErrTooDeep)
+	}
+	return res, nil
+}
+
+// follow reads the report of the stage and calls each.
+func (s *session) follow(each func(Change) error) (g gone, e end, err error) {
+	f := newFrameReader(s.report)
+	for wait := true; wait; {
+		kind, payload, err := f.next()
+		if err != nil {
+			return g, e, err
+		}
+		switch kind {
+		case frameReleased:
+			s.release.Do(func() { close(s.released) })
+		case frameGone:
+			if g, err = parseGone(payload); err != nil {
+				return g, e, err
+			}
+			wait = false
+		case frameFailed:
+			fl, err := parseFailure(payload)
+			if err != nil {
+				return g, e, err
+			}
+			return g, e, fl
+		default:
+			return g, e, fmt.Errorf("%w: unexpected frame %q", ErrStream, kind)
+		}
+	}
+	close(s.gone)
+	d := diffReader{f: f}
+	for {
+		c, e, more, err := d.next()
+		if err != nil || !more {
+			return g, e, err
+		}
+		if each == nil {
+			return g, e, fmt.Errorf("%w: changes that nobody asked for", ErrStream)
+		}
+		if err := each(c); err != nil {
+			return g, e, &callerError{err}
+		}
+	}
+}
+
+// callerError is an error of the callback.
+type callerError struct{ err error }
+
+func (e *callerError) Error() string { return "change refused: " + e.err.Error() }
+func (e *callerError) Unwrap() error { return e.err }
+
+// explain turns what ended the report into the error of Run.
+func (s *session) explain(err error, crash string) error {
+	var caller *callerError
+	var setup *SetupError
+	var fl failure
+	switch {
+	case errors.As(err, &caller):
+		return fmt.Errorf("sandboxrun: %w", err)
+	case errors.As(err, &setup):
+		return err
+	case s.stuck:
+		return setupFailed("the sandbox did not start or did not end in time", "look for processes that hang in the kernel (state D)", crash)
+	case errors.As(err, &fl):
+		return diagnoseStep(fl, readFacts("/"))
+	case crash != "":
+		return setupFailed("the stage of the sandbox crashed", "", crash)
+	}
+	return fmt.Errorf("sandboxrun: %w", err)
+}
+
+// settle decides the outcome. The flood of output is judged by the count, so
+// that it does not depend on who was faster, the script or the kill.
+func (s *session) settle(res *Result, g gone, e end) {
+	for kind, n := range map[string]uint64{"fifo": e.FIFO, "socket": e.Socket, "device": e.Devices} {
+		if n > 0 {
+			res.Skipped[kind] = int(n)
+		}
+	}
+	switch {
+	case s.drained.Load() > s.outputMax:
+		res.Outcome = OutputLimit
+	case g.DiskFull:
+		res.Outcome = DiskLimit
+	case g.Killed:
+		res.Outcome = s.why()
+	case g.Crashed:
+		res.Outcome, res.Signal, res.ExitCode = Signaled, "SIGKILL", 128+int(syscall.SIGKILL)
+	default:
+		s.settleCode(res, int(g.Code), e.Full)
+	}
+}
+
+// settleCode decides the outcome of a command that ended by itself. A lack of
+// room is the outcome only when the command failed: one that coped has exited.
+// It shows in a file system that is full to the last page, or, where the
+// kernel took a file back that did not fit, only in what the command says.
+func (s *session) settleCode(res *Result, code int, full bool) {
+	res.Outcome, res.ExitCode = Exited, code
+	if sig := fatalSignal(code); sig != "" {
+		res.Outcome, res.Signal = Signaled, sig
+	}
+	if code != 0 && (full || bytes.Contains(res.Stderr.Text, []byte(noSpace))) {
+		res.Outcome = DiskLimit
+	}
+}
+
+// noSpace is how programs word ENOSPC, with a capital N or without.
+const noSpace = "o space left on device"
+
+// notFatal are signals that end no process.
+var notFatal = []syscall.Signal{syscall.SIGCHLD, syscall.SIGCONT, syscall.SIGSTOP, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGURG, syscall.SIGWINCH}
+
+// fatalSignal returns the name of the signal that an exit code of 128 + n
+// stands for, "" if there is none. bwrap and shells report a death by signal
+// like this, so a command that says "exit 139" cannot be told from one.
+func fatalSignal(code int) string {
+	sig := syscall.Signal(code - 128)
+	if sig < 1 || sig > 31 || slices.Contains(notFatal, sig) {
+		return ""
+	}
+	return unix.SignalName(sig)
+}

@@ -1,0 +1,95 @@
+package sandboxrun
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+)
+
+// Config says where the sandbox finds what it needs. The zero value is the default.
+type Config struct {
+	// Bwrap is the absolute path of bubblewrap. Empty: the first one in a
+	// fixed list of directories, never the PATH of the agent.
+	Bwrap string
+	// Scratch is a directory for what scripts write, used when it cannot be
+	// kept in memory (kernels before 6.6) or when Disk is set. It belongs to
+	// one Runner at a time: New removes what an earlier process left there.
+	Scratch string
+	// Disk keeps what scripts write in Scratch. The limit on written bytes is
+	// then watched every 100 ms, which is soft, instead of enforced.
+	Disk bool
+	// Self is the program that is started again as the stage and whose main
+	// calls StageMain first. Empty: /proc/self/exe.
+	Self string
+}
+
+// Runner runs scripts in sandboxes. It may be used by any number of goroutines.
+type Runner struct {
+	cfg Config
+
+	mu    sync.Mutex
+	bwrap *bwrap // nil until it was found
+	disk  bool   // what scripts write goes to Scratch
+}
+
+// New makes a Runner. A host that cannot sandbox is no error here: Probe
+// reports it and Run returns ErrUnavailable, so that a server can start, say
+// so, and find a bubblewrap that is installed later. An error means that the
+// Config is wrong or that Scratch cannot be used.
+func New(ctx context.Context, cfg Config) (*Runner, error) {
+	for name, path := range map[string]string{"Bwrap": cfg.Bwrap, "Scratch": cfg.Scratch, "Self": cfg.Self} {
+		if path != "" && !filepath.IsAbs(path) {
+			return nil, fmt.Errorf("sandboxrun: %s must be an absolute path", name)
+		}
+	}
+	if cfg.Disk && cfg.Scratch == "" {
+		return nil, errors.New("sandboxrun: Disk needs a Scratch directory")
+	}
+	if cfg.Self == "" {
+		cfg.Self = "/proc/self/exe"
+	}
+	if cfg.Scratch != "" {
+		if err := sweepScratch(cfg.Scratch); err != nil {
+			return nil, fmt.Errorf("sandboxrun: scratch directory: %w", err)
+		}
+	}
+	r := &Runner{cfg: cfg, disk: cfg.Disk}
+	if _, err := r.find(ctx); err != nil && ctx.Err() != nil {
+		return nil, fmt.Errorf("sandboxrun: %w", context.Cause(ctx))
+	}
+	return r, nil
+}
+
+// find returns the bubblewrap to use. A failure is not remembered.
+func (r *Runner) find(ctx context.Context) (*bwrap, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.bwrap != nil {
+		return r.bwrap, nil
+	}
+	b, err := findBwrap(ctx, r.cfg.Bwrap)
+	if err != nil {
+		return nil, err
+	}
+	r.bwrap = b
+	return b, nil
+}
+
+func (r *Runner) onDisk() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.disk
+}
+
+// fallBack moves what scripts write from memory to Scratch, if there is one.
+func (r *Runner) fallBack() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.disk || r.cfg.Scratch == "" {
+		return false
+	}
+	r.disk = true
+	return true
+}

@@ -1,0 +1,98 @@
+package sandboxrun
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// scratchPrefix begins the names of the directories of runs on disk.
+const scratchPrefix = "run-"
+
+// scratch makes the directory for one run on disk, "" when it stays in memory.
+// drop removes it.
+func (r *Runner) scratch() (dir string, drop func(), err error) {
+	if !r.onDisk() {
+		return "", func() {}, nil
+	}
+	dir, err = os.MkdirTemp(r.cfg.Scratch, scratchPrefix)
+	if err != nil {
+		return "", nil, err
+	}
+	return dir, func() { _ = removeTree(dir) }, nil
+}
+
+// sweepScratch removes what a killed process left in its scratch directory.
+func sweepScratch(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range list {
+		if e.IsDir() && strings.HasPrefix(e.Name(), scratchPrefix) {
+			err = errors.Join(err, removeTree(filepath.Join(dir, e.Name())))
+		}
+	}
+	return err
+}
+
+// removeTree removes a directory that a script filled: however deep, with
+// directories of any mode, without following a link. It holds one descriptor.
+func removeTree(path string) error {
+	dir, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("open", err)
+	}
+	defer func() { unix.Close(dir) }()
+	for depth := 0; ; {
+		child, err := clearDir(dir)
+		if err != nil {
+			return err
+		}
+		if child >= 0 {
+			unix.Close(dir)
+			dir = child
+			depth++
+			continue
+		}
+		if depth == 0 {
+			return os.Remove(path)
+		}
+		up, err := unix.Openat(dir, "..", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return os.NewSyscallError("open", err)
+		}
+		unix.Close(dir)
+		dir = up
+		depth--
+	}
+}
+
+// clearDir removes what it can in a directory and opens the first directory
+// that is not empty; -1 if there is none.
+func clearDir(dir int) (int, error) {
+	names, err := readNames(dir)
+	if err != nil {
+		return -1, err
+	}
+	for _, name := range names {
+		err := unix.Unlinkat(dir, name, 0)
+		if err == unix.EISDIR || err == unix.EPERM {
+			err = unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
+		}
+		if err == unix.ENOTEMPTY || err == unix.EACCES {
+			_ = unix.Fchmodat(dir, name, 0o700, 0)
+			return unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		}
+		if err != nil {
+			return -1, os.NewSyscallError("unlink", err)
+		}
+	}
+	return -1, nil
+}

@@ -1,0 +1,303 @@
+package sandboxrun
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+const (
+	// setupTime is how long a sandbox may take to start.
+	setupTime = 30 * time.Second
+	// killTime is how long a killed sandbox may take to be gone. A process
+	// that hangs in the kernel can take longer than any limit.
+	killTime = 10 * time.Second
+	// stdinTime is how long Run waits for a Read of Run.Stdin under way.
+	stdinTime = time.Second
+)
+
+// stageEnv is the whole environment of the stage: it needs no garbage
+// collection unless a scan of very many names does.
+var stageEnv = []string{"GOGC=off", "GOMEMLIMIT=64MiB"}
+
+// session is one stage and the ends of its pipes that stay in this process.
+type session struct {
+	stage   *os.Process
+	exited  chan struct{} // closed when the stage, and so all below it, is gone
+	control *os.File      // orders
+	report  *os.File      // frames
+	log     *os.File      // what the stage itself wrote to stderr
+	stdin   *os.File
+	streams [2]*os.File // stdout, stderr of the script
+
+	outputMax int64
+	output    [2]capture
+	drained   atomic.Int64
+	flooded   chan struct{} // closed when drained passes outputMax
+	flood     sync.Once
+	readers   sync.WaitGroup
+	stdinDone chan error
+
+	released, gone, done chan struct{}
+	release              sync.Once
+	mu                   sync.Mutex
+	cause                Outcome // why the tree was killed; "" = it was not
+	stuck                bool    // the stage did not answer in time
+}
+
+// openSession makes the pipes and starts the stage. It must be closed.
+func openSession(self string, sp spec, args []string, data []Data, r Run, l Limits) (*session, error) {
+	s := &session{
+		exited: make(chan struct{}), flooded: make(chan struct{}), stdinDone: make(chan error, 1),
+		released: make(chan struct{}), gone: make(chan struct{}), done: make(chan struct{}),
+		outputMax: l.OutputMax,
+	}
+	for i := range s.output {
+		s.output[i] = capture{head: l.Head, tail: l.Tail}
+	}
+	files, err := s.files(sp, args, data, r.Stdin != nil)
+	if err == nil {
+		err = s.start(self, files)
+	}
+	for _, f := range files {
+		f.Close()
+	}
+	if err != nil {
+		s.closeFiles()
+		return nil, err
+	}
+	for i := range s.streams {
+		s.readers.Add(1)
+		go s.drain(i)
+	}
+	go s.feed(r.Stdin)
+	return s, nil
+}
+
+// files makes the descriptors of the stage, in their order. What was made is
+// returned with an error, too, so that it can be closed.
+func (s *session) files(sp spec, args []string, data []Data, stdin bool) (files []*os.File, err error) {
+	toChild := func(mine **os.File, childReads bool) {
+		if err == nil {
+			var child *os.File
+			if *mine, child, err = pipe(childReads); err == nil {
+				files = append(files, child)
+			}
+		}
+	}
+	memory := func(name string, b []byte) {
+		if err == nil {
+			var f *os.File
+			if f, err = memFile(name, b); err == nil {
+				files = append(files, f)
+			}
+		}
+	}
+	null := func() {
+		if err == nil {
+			var f *os.File
+			if f, err = os.Open(os.DevNull); err == nil {
+				files = append(files, f)
+			}
+		}
+	}
+	if stdin {
+		toChild(&s.stdin, true)
+	} else {
+		null()
+	}
+	toChild(&s.streams[0], false)
+	memory("stage-log", nil)
+	toChild(&s.control, true)
+	toChild(&s.report, false)
+	memory("stage-orders", sp.marshal())
+	toChild(&s.streams[1], false)
+	memory("bwrap-args", joinArgs(args))
+	for _, d := range data {
+		memory("data", d.Bytes)
+	}
+	return files, err
+}
+
+// start starts the stage on a thread of its own. The kernel kills the stage
+// when that thread ends (PDEATHSIG), so the goroutine keeps it until then.
+func (s *session) start(self string, files []*os.File) error {
+	started := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		p, err := os.StartProcess(self, []string{stageName}, &os.ProcAttr{
+			Dir: "/", Env: stageEnv, Files: files, Sys: stageAttr(),
+		})
+		s.stage = p
+		started <- err
+		if err == nil {
+			_, _ = p.Wait()
+			close(s.exited)
+		}
+	}()
+	return <-started
+}
+
+// stageAttr puts the stage into namespaces of its own, as the only user there
+// is, outside of the terminal's reach.
+func stageAttr() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{
+		Cloneflags:                 syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID,
+		UidMappings:                []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}},
+		GidMappings:                []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}},
+		GidMappingsEnableSetgroups: false,
+		Pdeathsig:                  syscall.SIGKILL,
+		Setsid:                     true,
+	}
+}
+
+// drain reads one stream of the script to its end.
+func (s *session) drain(i int) {
+	defer s.readers.Done()
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := s.streams[i].Read(buf)
+		s.output[i].write(buf[:n])
+		if s.drained.Add(int64(n)) > s.outputMax {
+			s.flood.Do(func() { close(s.flooded) })
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// readError remembers an error of the caller's reader, which is a fault of the
+// run, unlike one of the pipe, which only means that nobody reads.
+type readError struct {
+	r   io.Reader
+	err error
+}
+
+func (r *readError) Read(p []byte) (int, error) {
+	n, err := r.r.Read(p)
+	if err != nil && err != io.EOF {
+		r.err = err
+	}
+	return n, err
+}
+
+// feed copies stdin to the script.
+func (s *session) feed(stdin io.Reader) {
+	if stdin == nil {
+		s.stdinDone <- nil
+		return
+	}
+	r := &readError{r: stdin}
+	_, _ = io.Copy(s.stdin, r)
+	s.stdin.Close()
+	s.stdinDone <- r.err
+}
+
+// supervise kills the sandbox when its time is over, when it writes too much,
+// or when ctx ends. It returns when the session is done.
+func (s *session) supervise(ctx context.Context, timeout time.Duration) {
+	deadline := time.NewTimer(setupTime)
+	defer deadline.Stop()
+	released, gone, flooded := s.released, s.gone, s.flooded
+	for {
+		select {
+		case <-s.done:
+			return
+		case <-ctx.Done():
+			s.abort(Cancelled)
+			return
+		case <-released:
+			released = nil
+			deadline.Reset(timeout)
+		case <-gone:
+			gone = nil
+			deadline.Stop()
+		case <-flooded:
+			flooded = nil
+			s.kill(OutputLimit)
+			deadline.Reset(killTime)
+		case <-deadline.C:
+			if released != nil || s.why() != "" {
+				s.abort(SetupFailed)
+				s.stuck = true
+				return
+			}
+			s.kill(TimedOut)
+			deadline.Reset(killTime)
+		}
+	}
+}
+
+// kill asks the stage to kill the sandbox and to go on with the changes.
+func (s *session) kill(why Outcome) {
+	s.blame(why)
+	_, _ = s.control.Write([]byte{orderKill})
+}
+
+// abort kills the stage and with it everything.
+func (s *session) abort(why Outcome) {
+	s.blame(why)
+	_ = s.stage.Kill()
+}
+
+// blame keeps the first reason.
+func (s *session) blame(why Outcome) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cause == "" {
+		s.cause = why
+	}
+}
+
+func (s *session) why() Outcome {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cause
+}
+
+// close ends the stage if it still runs and waits for all that was started.
+func (s *session) close() error {
+	_ = s.stage.Kill()
+	<-s.exited
+	s.readers.Wait()
+	if s.stdin != nil {
+		s.stdin.Close()
+	}
+	var err error
+	select {
+	case err = <-s.stdinDone:
+	case <-time.After(stdinTime):
+	}
+	s.closeFiles()
+	if err != nil {
+		return fmt.Errorf("standard input: %w", err)
+	}
+	return nil
+}
+
+func (s *session) closeFiles() {
+	for _, f := range []*os.File{s.control, s.report, s.log, s.stdin, s.streams[0], s.streams[1]} {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// crash is what the stage wrote to its own stderr: nothing unless it panicked.
+func (s *session) crash() string {
+	b := make([]byte, 8<<10)
+	n, err := s.log.ReadAt(b, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return ""
+	}
+	return string(b[:n])
+}

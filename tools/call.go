@@ -1,0 +1,299 @@
+package tools
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/mcp-vdisk/mcp-vdisk/audit"
+	"github.com/mcp-vdisk/mcp-vdisk/schemas"
+	"github.com/mcp-vdisk/mcp-vdisk/workspace"
+)
+
+// Caller is who asks, for the audit log. It travels in the context because it
+// belongs to a request and not to the tools.
+type Caller struct {
+	Actor    string // "agent", or "operator" for a person at a terminal
+	Client   string // name and version of the client software, if it said so
+	Protocol string // revision of MCP, or "call" from a terminal
+	Request  string // JSON-RPC id as it was written
+}
+
+type callerKey struct{}
+
+// WithCaller returns a context that names who asks.
+func WithCaller(ctx context.Context, c Caller) context.Context {
+	return context.WithValue(ctx, callerKey{}, c)
+}
+
+func callerOf(ctx context.Context) Caller {
+	c, _ := ctx.Value(callerKey{}).(Caller)
+	if c.Actor == "" {
+		c.Actor = "agent"
+	}
+	return c
+}
+
+// call is one call on its way: what the handler works with and what the log
+// will say of it.
+type call struct {
+	id      string
+	tool    string
+	caller  Caller
+	raw     []byte          // arguments as they came
+	args    json.RawMessage // validated and normalised
+	started time.Time
+
+	facts  audit.Facts // public facts of the arguments
+	source string      // sha256 of the executed source
+	before string      // image commit ids around the call
+	after  string
+	out    audit.Out
+	// changes are the paths that a script changed, saved or not.
+	changes []audit.ChangeFact
+}
+
+// Call runs a tool: validate, policy, intent, effect, outcome. It never panics
+// and it never returns before its records are in the log.
+//
+// A call that is refused before any effect is recorded as call.refused, durably.
+// A tool that changes something has a durable call.intent before it starts and
+// a call.outcome before its result is released; a tool that only reads has one
+// call.read. If the log cannot be written nothing is done and nothing is shown.
+func (t *Tools) Call(ctx context.Context, tool string, raw []byte) Result {
+	c := &call{id: ulid.Make().String(), tool: tool, caller: callerOf(ctx), raw: raw, started: t.now(), facts: audit.Facts{}}
+	r := t.run(ctx, c)
+	r.Tool, r.Call = tool, c.id
+	if r.Err != nil && r.Err.cause != nil {
+		t.cfg.Logger.WarnContext(ctx, "tool failed", "call", c.id, "tool", tool, "code", r.Err.Code, "cause", r.Err.cause)
+	}
+	return r
+}
+
+func (t *Tools) run(ctx context.Context, c *call) Result {
+	def, known := schemas.Tool(c.tool)
+	if !known {
+		return t.refused(ctx, c, refuse(NotFound, "the tools are "+strings.Join(schemas.Names(), ", "), "there is no tool %q", short(c.tool)))
+	}
+	args, err := schemas.Validate(c.tool, c.raw)
+	if err != nil {
+		return t.refused(ctx, c, invalid(c.tool, err))
+	}
+	c.args = args
+	c.facts = publicFacts(args)
+	if e := t.cfg.Policy.check(c.tool); e != nil {
+		return t.refused(ctx, c, e)
+	}
+	if err := t.check(c); err != nil {
+		return t.refused(ctx, c, asError(err))
+	}
+	if def.Mutates && !onlyAsks(c) {
+		return t.mutate(ctx, c)
+	}
+	return t.read(ctx, c)
+}
+
+// check refuses what the arguments alone show to be impossible, before the
+// intent: a path that is none, and arguments that do not go together.
+func (t *Tools) check(c *call) error {
+	a, err := decode[struct {
+		Path      *string `json:"path"`
+		IfVersion string  `json:"if_version"`
+	}](c)
+	if err == nil && a.Path != nil {
+		_, err = workspace.Clean(*a.Path)
+	}
+	if err == nil && a.IfVersion != "" {
+		_, err = parseVersion(a.IfVersion)
+	}
+	if err != nil {
+		return err
+	}
+	if fits := t.checks()[c.tool]; fits != nil {
+		return fits(c)
+	}
+	return nil
+}
+
+func (t *Tools) refused(ctx context.Context, c *call, e *Error) Result {
+	entry := t.entry(c, audit.EvCallRefused)
+	entry.Dec, entry.Reason, entry.Err = "deny", e.Sentence, string(e.Code)
+	entry.Dur = t.now().Sub(c.started).Microseconds()
+	// A client that hangs up must not keep its refusal out of the log.
+	receipt, err := t.cfg.Log.Append(context.WithoutCancel(ctx), t.streamName, entry)
+	if err != nil {
+		return errorResult(asError(err))
+	}
+	r := errorResult(e)
+	r.Receipt = receipt
+	return r
+}
+
+func (t *Tools) read(ctx context.Context, c *call) Result {
+	r := t.handle(ctx, c)
+	entry := t.entry(c, audit.EvCallRead)
+	entry.Dec = "allow"
+	t.outcome(c, &entry, r)
+	receipt, err := t.cfg.Log.Note(context.WithoutCancel(ctx), t.streamName, entry)
+	if err != nil {
+		return errorResult(asError(err))
+	}
+	r.Receipt = receipt
+	return r
+}
+
+func (t *Tools) mutate(ctx context.Context, c *call) Result {
+	intent := t.entry(c, audit.EvCallIntent)
+	intent.Dec = "allow"
+	if _, err := t.cfg.Log.Append(ctx, t.streamName, intent); err != nil {
+		return errorResult(asError(err))
+	}
+	r := t.handle(ctx, c)
+	entry := t.entry(c, audit.EvCallOutcome)
+	entry.Dec = "allow"
+	t.outcome(c, &entry, r)
+	receipt, err := t.cfg.Log.Note(context.WithoutCancel(ctx), t.streamName, entry)
+	if err != nil {
+		return errorResult(unrecorded(c, err))
+	}
+	r.Receipt = receipt
+	return r
+}
+
+// unrecorded says what stands on the disk when only the last record of a call
+// could not be written.
+func unrecorded(c *call, err error) *Error {
+	e := asError(err)
+	if c.after != "" && c.after != c.before {
+		e.Sentence = "the change was saved, but its outcome could not be written to the audit log"
+		e.Hint = "tell the person; read the file before changing it again"
+	}
+	return e
+}
+
+// handle runs the handler within the gate and turns a panic into INTERNAL.
+func (t *Tools) handle(ctx context.Context, c *call) (r Result) {
+	defer func() {
+		if p := recover(); p != nil {
+			e := asError(fmt.Errorf("panic in %s: %v\n%s", c.tool, p, debug.Stack()))
+			r = errorResult(e)
+		}
+	}()
+	r, err := t.handlers()[c.tool](ctx, c)
+	if err == nil {
+		return r
+	}
+	if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
+		return errorResult(&Error{Code: Cancelled, Sentence: "the call was cancelled; nothing was changed", cause: err})
+	}
+	return errorResult(asError(err))
+}
+
+// entry fills what every record of a call holds.
+func (t *Tools) entry(c *call, ev audit.Event) audit.Entry {
+	return audit.Entry{
+		Record: audit.Record{
+			Ev: ev, Call: c.id, Tool: short(c.tool), Act: c.caller.Actor, Cli: c.caller.Client,
+			Proto: c.caller.Protocol, Rid: c.caller.Request, Img: t.streamName,
+			Args: c.facts, Src: c.source, Cap: t.capFacts, Env: t.envFacts,
+		},
+		RawArgs: c.raw,
+	}
+}
+
+// outcome adds what came of the call.
+func (t *Tools) outcome(c *call, e *audit.Entry, r Result) {
+	out := c.out
+	out.OK = r.OK()
+	if r.Err != nil {
+		out.Code = string(r.Err.Code)
+		e.Err, e.Reason = string(r.Err.Code), r.Err.Sentence
+	}
+	e.Out, e.Hb, e.Ha, e.Src, e.Changes = &out, c.before, c.after, c.source, c.changes
+	e.Dur = t.now().Sub(c.started).Microseconds()
+}
+
+// commit makes a change durable through the image's one door and notes the
+// commits around it for the log.
+func (t *Tools) commit(ctx context.Context, c *call, txn workspace.Txn) (workspace.Commit, error) {
+	txn.Call, txn.Actor = c.id, c.caller.Actor
+	if txn.Message == "" {
+		txn.Message = c.tool
+	}
+	if txn.Admit == nil {
+		txn.Admit = t.cfg.Policy.admit
+	}
+	done, err := t.cfg.Image.Commit(ctx, txn)
+	if err == nil && !txn.DryRun {
+		c.before, c.after = done.Parent, done.ID
+		if len(done.Effects) == 0 {
+			c.before = done.ID
+		}
+	}
+	return done, err
+}
+
+// publicFacts are the arguments that the log may show: never a body, a source
+// or standard input, of which only the size is told.
+func publicFacts(args json.RawMessage) audit.Facts {
+	var m map[string]any
+	f := audit.Facts{}
+	d := json.NewDecoder(bytes.NewReader(args))
+	d.UseNumber()
+	if d.Decode(&m) != nil {
+		return f
+	}
+	for k, v := range m {
+		switch k {
+		case "content", "old_text", "source", "stdin":
+			if s, ok := v.(string); ok {
+				f[k+"_bytes"] = int64(len(s))
+			}
+			continue
+		}
+		switch v := v.(type) {
+		case string:
+			f[k] = v
+		case bool:
+			f[k] = v
+		case json.Number:
+			f[k] = v.String()
+			if n, err := v.Int64(); err == nil {
+				f[k] = n
+			}
+		case []any:
+			if k == "packages" {
+				f[k] = texts(v)
+			} else {
+				f[k+"_count"] = int64(len(v))
+			}
+		}
+	}
+	return f
+}
+
+func texts(list []any) []string {
+	out := make([]string, 0, len(list))
+	for _, v := range list {
+		if s, ok := v.(string); ok {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// short cuts a name that a caller made up to what fits a message.
+func short(s string) string {
+	const limit = 80
+	if len(s) <= limit {
+		return s
+	}
+	return strings.ToValidUTF8(s[:limit], "") + "…"
+}

@@ -1,0 +1,195 @@
+package tools
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/mark3labs/mcp-go/mcp"
+	"github.com/mark3labs/mcp-go/server"
+
+	"github.com/mcp-vdisk/mcp-vdisk/schemas"
+)
+
+// Keys of what a result carries for programs in its _meta.
+const (
+	MetaResult = "mcp-vdisk/result"
+	MetaAudit  = "mcp-vdisk/audit"
+)
+
+// newMCP registers the tools with the MCP library, which decodes requests of
+// both eras and routes them. Validation is not left to it: a bad argument is a
+// record of the log like any other refusal.
+func (t *Tools) newMCP() *server.MCPServer {
+	hooks := &server.Hooks{}
+	hooks.AddAfterListTools(func(ctx context.Context, _ any, _ *mcp.ListToolsRequest, r *mcp.ListToolsResult) {
+		r.Tools = t.listed(ctx, r.Tools)
+	})
+	s := server.NewMCPServer("mcp-vdisk", t.cfg.Version,
+		server.WithToolCapabilities(false),
+		server.WithLogging(),
+		server.WithInstructions(schemas.Instructions()),
+		server.WithHooks(hooks),
+		server.WithTitle("A disk of its own for an agent"),
+	)
+	for _, name := range schemas.Names() {
+		def, _ := schemas.Tool(name)
+		s.AddTool(describe(def), func(ctx context.Context, req mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+			return t.Call(t.withRequest(ctx), def.Name, req.Params.RawArguments).MCP(), nil
+		})
+	}
+	return s
+}
+
+// listed puts the tools into their fixed order and leaves out what the session
+// does not offer. The library sorts by name.
+func (t *Tools) listed(ctx context.Context, all []mcp.Tool) []mcp.Tool {
+	out := make([]mcp.Tool, 0, len(all))
+	for _, name := range schemas.Names() {
+		i := slices.IndexFunc(all, func(m mcp.Tool) bool { return m.Name == name })
+		if i < 0 || !t.cfg.Policy.Listed(name) {
+			continue
+		}
+		tool := all[i]
+		if name == "run_script" && !t.scriptsWork(ctx) {
+			tool.Description = "UNAVAILABLE ON THIS HOST. " + tool.Description
+		}
+		out = append(out, tool)
+	}
+	return out
+}
+
+func describe(d schemas.Def) mcp.Tool {
+	tool := mcp.NewToolWithRawSchema(d.Name, d.Description, d.Schema)
+	tool.Annotations = mcp.ToolAnnotation{
+		Title:           d.Annotations.Title,
+		ReadOnlyHint:    mcp.ToBoolPtr(d.Annotations.ReadOnly),
+		DestructiveHint: mcp.ToBoolPtr(d.Annotations.Destructive),
+		IdempotentHint:  mcp.ToBoolPtr(d.Annotations.Idempotent),
+		OpenWorldHint:   mcp.ToBoolPtr(d.Annotations.OpenWorld),
+	}
+	return tool
+}
+
+// MCP is the result as the protocol has it.
+func (r Result) MCP() *mcp.CallToolResult {
+	out := &mcp.CallToolResult{IsError: !r.OK(), Content: []mcp.Content{}}
+	for _, b := range r.Blocks {
+		if b.MIME != "" {
+			out.Content = append(out.Content, mcp.NewImageContent(b.base64(), b.MIME))
+			continue
+		}
+		out.Content = append(out.Content, mcp.NewTextContent(b.Text))
+	}
+	meta := map[string]any{}
+	if r.Receipt.Leaf != "" {
+		meta[MetaAudit] = r.Receipt
+	}
+	facts := map[string]any{"call": r.Call, "ok": r.OK()}
+	for k, v := range r.Facts {
+		facts[k] = v
+	}
+	if r.Err != nil {
+		facts["code"] = r.Err.Code
+	}
+	meta[MetaResult] = facts
+	out.Meta = mcp.NewMetaFromMap(meta)
+	return out
+}
+
+// session is one client. The library wants to keep in it what the client said
+// of itself; nothing else of a session is kept.
+type session struct {
+	id string
+
+	mu       sync.Mutex
+	ready    bool
+	client   mcp.Implementation
+	caps     mcp.ClientCapabilities
+	level    mcp.LoggingLevel
+	protocol string
+	notes    chan mcp.JSONRPCNotification // never read: the server sends nothing unasked
+}
+
+var (
+	_ server.SessionWithLogging         = (*session)(nil)
+	_ server.SessionWithClientInfo      = (*session)(nil)
+	_ server.SessionWithProtocolVersion = (*session)(nil)
+)
+
+func (s *session) SessionID() string                                   { return s.id }
+func (s *session) NotificationChannel() chan<- mcp.JSONRPCNotification { return s.notes }
+
+func (s *session) Initialize() { s.locked(func() { s.ready = true }) }
+
+func (s *session) Initialized() (ok bool) { s.locked(func() { ok = s.ready }); return ok }
+
+func (s *session) SetLogLevel(l mcp.LoggingLevel) { s.locked(func() { s.level = l }) }
+
+func (s *session) GetLogLevel() (l mcp.LoggingLevel) { s.locked(func() { l = s.level }); return l }
+
+func (s *session) SetClientInfo(c mcp.Implementation) { s.locked(func() { s.client = c }) }
+
+func (s *session) GetClientInfo() (c mcp.Implementation) { s.locked(func() { c = s.client }); return c }
+
+func (s *session) SetClientCapabilities(c mcp.ClientCapabilities) { s.locked(func() { s.caps = c }) }
+
+func (s *session) GetClientCapabilities() (c mcp.ClientCapabilities) {
+	s.locked(func() { c = s.caps })
+	return c
+}
+
+func (s *session) SetProtocolVersion(v string) { s.locked(func() { s.protocol = v }) }
+
+func (s *session) ProtocolVersion() (v string) { s.locked(func() { v = s.protocol }); return v }
+
+func (s *session) locked(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+}
+
+// withRequest adds what the client said of itself to the caller in ctx.
+func (t *Tools) withRequest(ctx context.Context) context.Context {
+	c := callerOf(ctx)
+	c.Protocol = server.RequestProtocolVersion(ctx)
+	if s, ok := server.ClientSessionFromContext(ctx).(*session); ok {
+		if info := s.GetClientInfo(); info.Name != "" {
+			c.Client = short(info.Name + " " + info.Version)
+		}
+	}
+	return WithCaller(ctx, c)
+}
+
+// request is the part of a message that the loop looks at before the library
+// does.
+type request struct {
+	ID     json.RawMessage `json:"id"`
+	Method string          `json:"method"`
+	Params struct {
+		Name      json.RawMessage `json:"name"`
+		Arguments json.RawMessage `json:"arguments"`
+		RequestID json.RawMessage `json:"requestId"`
+		Meta      struct {
+			ProgressToken json.RawMessage `json:"progressToken"`
+		} `json:"_meta"`
+	} `json:"params"`
+}
+
+// badCall finds a tools/call that is a protocol error: no usable name, or no
+// tool of that name. It is in the log all the same.
+func (t *Tools) badCall(ctx context.Context, r request) error {
+	var name string
+	if err := json.Unmarshal(r.Params.Name, &name); err != nil {
+		t.Call(t.withRequest(ctx), "", r.Params.Arguments)
+		return errors.New("params.name must be the name of a tool")
+	}
+	if _, ok := schemas.Tool(name); !ok {
+		t.Call(t.withRequest(ctx), name, r.Params.Arguments)
+		return fmt.Errorf("unknown tool %q", short(name))
+	}
+	return nil
+}

@@ -1,0 +1,68 @@
+package tools
+
+import (
+	"slices"
+
+	"github.com/mcp-vdisk/mcp-vdisk/audit"
+	"github.com/mcp-vdisk/mcp-vdisk/schemas"
+	"github.com/mcp-vdisk/mcp-vdisk/workspace"
+)
+
+// Policy is what the person allowed a session when it was started. No argument
+// of a tool and no file on the disk widens it. The zero value allows all.
+type Policy struct {
+	ReadOnly bool     // only read_file and list_files
+	NoDelete bool     // nothing that is on the disk goes away or is emptied
+	Tools    []string // when not empty, only these tools
+}
+
+// readOnlyTools are what a read-only session is offered.
+var readOnlyTools = []string{"read_file", "list_files"}
+
+// Listed tells whether the session is shown the tool at all.
+func (p Policy) Listed(tool string) bool { return p.check(tool) == nil }
+
+// check refuses a tool that the policy does not allow, with the narrowest
+// reason.
+func (p Policy) check(tool string) *Error {
+	switch {
+	case p.ReadOnly && !slices.Contains(readOnlyTools, tool):
+		return refuse(ReadOnly, "only read_file and list_files work in this session; its person can start one that writes", "%s is not available: this session is read-only", tool)
+	case p.NoDelete && tool == "delete_file":
+		return refuse(DeleteDisabled, "leave the file where it is; its person can start a session that deletes", "delete_file is not available: deleting is switched off in this session")
+	case len(p.Tools) > 0 && !slices.Contains(p.Tools, tool):
+		return refuse(NotAllowed, "use the tools that this session lists", "%s is not offered in this session", tool)
+	}
+	return nil
+}
+
+// admit refuses changes that would remove or empty something although deleting
+// is switched off. It is asked inside the transaction, so it sees exactly what
+// would change.
+func (p Policy) admit(effects []workspace.Effect) error {
+	if !p.NoDelete {
+		return nil
+	}
+	for _, e := range effects {
+		gone := e.What == workspace.Deleted
+		emptied := e.Before != nil && e.After != nil && e.Before.Kind == workspace.KindFile && e.Before.Size > 0 &&
+			(e.After.Kind != workspace.KindFile || e.After.Size == 0)
+		if gone || emptied {
+			return refuse(DeleteDisabled, "leave it where it is, or write to another name", "this would delete or empty %s, and deleting is switched off in this session", e.Path)
+		}
+	}
+	return nil
+}
+
+// facts describe the policy in the audit log.
+func (p Policy) facts() audit.Facts {
+	f := audit.Facts{"read_only": p.ReadOnly, "no_delete": p.NoDelete, "role": "agent"}
+	var allowed []string
+	for _, name := range schemas.Names() {
+		if p.Listed(name) {
+			allowed = append(allowed, name)
+		}
+	}
+	f["tools"] = allowed
+	return f
+}

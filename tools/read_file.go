@@ -1,0 +1,278 @@
+package tools
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/mcp-vdisk/mcp-vdisk/workspace"
+)
+
+type readArgs struct {
+	Path       string `json:"path"`
+	Offset     int64  `json:"offset"`
+	Limit      int64  `json:"limit"`
+	ByteOffset *int64 `json:"byte_offset"`
+	ByteLimit  int64  `json:"byte_limit"`
+	Encoding   string `json:"encoding"`
+}
+
+// Limits of one page of read_file that are not settings.
+const (
+	maxPicture   = 480_000 // bytes of a picture; its base64 must fit a reply
+	maxPage      = 640_000 // bytes of text on request
+	defaultBytes = 30_000  // bytes in base64 unless asked otherwise
+	maxBytes     = 480_000 // bytes in base64 on request
+)
+
+// readFile shows one page of a file: text as it is stored, a picture, or bytes
+// in base64.
+func (t *Tools) readFile(ctx context.Context, c *call) (Result, error) {
+	a, err := decode[readArgs](c)
+	if err != nil {
+		return Result{}, err
+	}
+	done, err := t.gate.file(ctx)
+	if err != nil {
+		return Result{}, busy(err)
+	}
+	defer done()
+	p, n, err := t.source(a.Path)
+	if err != nil {
+		return Result{}, err
+	}
+	if n.Kind == workspace.KindDir {
+		return Result{}, refuse(IsADirectory, "list_files shows what is in it", "%s is a directory", p)
+	}
+	f, err := t.cfg.Image.Open(p)
+	if err != nil {
+		return Result{}, err
+	}
+	r := reading{t: t, f: f, args: a}
+	res, err := r.page()
+	if err == nil {
+		c.out.Bytes, c.out.Digest = f.Node().Size, hexDigest(f.Node())
+	}
+	return res, err
+}
+
+// checkRead checks that the arguments page one way.
+func (t *Tools) checkRead(c *call) error {
+	a, err := decode[readArgs](c)
+	byLines, byBytes := a.Offset != 0 || a.Limit != 0, a.ByteOffset != nil || a.ByteLimit != 0
+	switch {
+	case byLines && byBytes:
+		return refuse(InvalidArgument, "page by lines (offset, limit) or by bytes (byte_offset, byte_limit)", "offset and byte_offset do not go together")
+	case byLines && a.Encoding == "base64":
+		return refuse(InvalidArgument, "page with byte_offset and byte_limit", "offset and limit count lines, and base64 has none")
+	}
+	return err
+}
+
+func hexDigest(n workspace.Node) string { return hex.EncodeToString(n.SHA256[:]) }
+
+// reading is one read_file call on an open file.
+type reading struct {
+	t    *Tools
+	f    *workspace.File
+	args readArgs
+}
+
+func (r reading) page() (Result, error) {
+	if r.args.Encoding == "base64" {
+		return r.base64()
+	}
+	if r.args.Encoding != "utf-8" && r.args.Offset == 0 && r.args.ByteOffset == nil {
+		if mime := r.picture(); mime != "" {
+			return r.image(mime)
+		}
+	}
+	return r.text()
+}
+
+// picture names the type of a picture that clients show, by its first bytes
+// (WHATWG MIME Sniffing §6.1), or is empty.
+func (r reading) picture() string {
+	head := make([]byte, 64)
+	n, err := r.f.ReadAt(head, 0)
+	if err != nil && err != io.EOF {
+		return ""
+	}
+	switch mime := http.DetectContentType(head[:n]); mime {
+	case "image/png", "image/jpeg", "image/gif", "image/webp":
+		return mime
+	}
+	return ""
+}
+
+func (r reading) image(mime string) (Result, error) {
+	n := r.f.Node()
+	if n.Size > maxPicture {
+		return Result{}, refuse(TooLarge, `make a smaller copy with a script, or read it in parts with encoding:"base64"`,
+			"%s is a picture of %s, and at most %s can be shown", r.f.Path(), size(n.Size), size(maxPicture))
+	}
+	data, err := io.ReadAll(r.f.Reader())
+	if err != nil {
+		return Result{}, err
+	}
+	pic := Block{MIME: mime, Data: data}
+	line := fmt.Sprintf("[%s, %s]", pic.describe(), version(n.Version))
+	facts := r.facts(workspace.Page{Size: n.Size, Next: n.Size})
+	facts["mime"] = mime
+	return Result{Blocks: []Block{pic, {Text: line}}, Facts: facts}, nil
+}
+
+func (r reading) text() (Result, error) {
+	byLines := r.args.ByteOffset == nil && r.args.ByteLimit == 0
+	limit := r.t.cfg.Limits.ReadChars
+	if r.args.Limit > 0 || r.args.ByteLimit > 0 {
+		limit = maxPage
+	}
+	for {
+		page, err := r.cut(byLines, limit)
+		if err != nil {
+			return Result{}, err
+		}
+		text, note, err := r.decode(page)
+		if err != nil {
+			return Result{}, err
+		}
+		if n := encodedLen(text); n > MaxReply-4096 {
+			limit = int(int64(len(page.Data)) * (MaxReply - 8192) / int64(n))
+			continue
+		}
+		closing := r.closing(page, byLines, note)
+		return Result{Blocks: []Block{{Text: text}, {Text: closing}}, Facts: r.facts(page)}, nil
+	}
+}
+
+// cut reads one page of at most limit bytes.
+func (r reading) cut(byLines bool, limit int) (workspace.Page, error) {
+	if !byLines {
+		var from int64
+		if r.args.ByteOffset != nil {
+			from = *r.args.ByteOffset
+		}
+		if r.args.ByteLimit > 0 {
+			limit = int(min(int64(limit), r.args.ByteLimit))
+		}
+		return r.f.Bytes(from, limit)
+	}
+	lines := r.args.Limit
+	if lines == 0 {
+		lines = r.t.cfg.Limits.ReadLines
+	}
+	return r.f.Lines(max(r.args.Offset, 1), lines, limit)
+}
+
+// decode checks that a page is text. With encoding "utf-8" bytes that are not
+// become U+FFFD, and the closing line says how many.
+func (r reading) decode(page workspace.Page) (text, note string, err error) {
+	if utf8.Valid(page.Data) {
+		return string(page.Data), "", nil
+	}
+	if r.args.Encoding != "utf-8" {
+		return "", "", refuse(BinaryFile, `read it with encoding:"base64", or with encoding:"utf-8" to see what is not UTF-8 as U+FFFD; a script can convert it`,
+			"%s is not UTF-8 text", r.f.Path())
+	}
+	bad := 0
+	for b := page.Data; len(b) > 0; {
+		c, n := utf8.DecodeRune(b)
+		if c == utf8.RuneError && n == 1 {
+			bad++
+		}
+		b = b[n:]
+	}
+	text = string(bytes.ToValidUTF8(page.Data, []byte("�")))
+	return text, fmt.Sprintf("; %s not UTF-8, shown as �", plural(int64(bad), "byte")), nil
+}
+
+// closing is the line that says what was shown and how to go on.
+func (r reading) closing(p workspace.Page, byLines bool, note string) string {
+	n := r.f.Node()
+	switch {
+	case p.Size == 0:
+		return fmt.Sprintf("[empty file, %s]", version(n.Version))
+	case byLines && len(p.Data) == 0:
+		return fmt.Sprintf("[offset %d is past the end: the file has %s, %s]", r.args.Offset, plural(p.TotalLines, "line"), version(n.Version))
+	case len(p.Data) == 0:
+		return fmt.Sprintf("[byte_offset is past the end: the file has %s, %s]", plural(p.Size, "byte"), version(n.Version))
+	}
+	var b strings.Builder
+	if byLines {
+		fmt.Fprintf(&b, "[lines %d-%d of %d, ", p.FirstLine, p.LastLine, p.TotalLines)
+	} else {
+		fmt.Fprintf(&b, "[bytes %d-%d of ", p.Offset, p.Next-1)
+	}
+	fmt.Fprintf(&b, "%s, %s%s", plural(p.Size, "byte"), version(n.Version), note)
+	if p.More {
+		b.WriteString("; next page: ")
+		b.WriteString(r.next(p, byLines))
+	}
+	return b.String() + "]"
+}
+
+// next is the argument that shows the page after this one. A line longer than a
+// page can only be continued by bytes.
+func (r reading) next(p workspace.Page, byLines bool) string {
+	if byLines && bytes.HasSuffix(p.Data, []byte("\n")) {
+		return fmt.Sprintf(`"offset": %d`, p.LastLine+1)
+	}
+	return fmt.Sprintf(`"byte_offset": %d`, p.Next)
+}
+
+func (r reading) base64() (Result, error) {
+	limit := int64(defaultBytes)
+	if r.args.ByteLimit > 0 {
+		limit = min(r.args.ByteLimit, maxBytes)
+	}
+	var from int64
+	if r.args.ByteOffset != nil {
+		from = *r.args.ByteOffset
+	}
+	n := r.f.Node()
+	buf := make([]byte, max(min(limit, n.Size-from), 0))
+	got, err := r.f.ReadAt(buf, from)
+	if err != nil && err != io.EOF {
+		return Result{}, err
+	}
+	page := workspace.Page{Data: buf[:got], Offset: from, Next: from + int64(got), Size: n.Size, More: from+int64(got) < n.Size}
+	facts := r.facts(page)
+	facts["encoding"] = "base64"
+	return Result{Blocks: []Block{{Text: base64.StdEncoding.EncodeToString(page.Data)}, {Text: r.closing(page, false, "")}}, Facts: facts}, nil
+}
+
+func (r reading) facts(p workspace.Page) map[string]any {
+	n := r.f.Node()
+	f := map[string]any{"path": r.f.Path().String(), "bytes": n.Size, "version": version(n.Version), "sha256": hexDigest(n), "more": p.More}
+	if p.More {
+		f["next_byte_offset"] = p.Next
+	}
+	return f
+}
+
+// encodedLen is the length of a text as a JSON string.
+func encodedLen(s string) int {
+	b, err := json.Marshal(s)
+	if err != nil {
+		return len(s)
+	}
+	return len(b)
+}
+
+// wholeText reads a small text file; ok is false for anything else.
+func (t *Tools) wholeText(p workspace.Path) (string, bool) {
+	f, err := t.cfg.Image.Open(p)
+	if err != nil {
+		return "", false
+	}
+	data, err := io.ReadAll(io.LimitReader(f.Reader(), maxShown))
+	return string(data), err == nil && utf8.Valid(data)
+}

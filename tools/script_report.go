@@ -1,0 +1,308 @@
+package tools
+
+import (
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/mcp-vdisk/mcp-vdisk/audit"
+	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
+	"github.com/mcp-vdisk/mcp-vdisk/workspace"
+)
+
+// maxChanges is how many changed paths a result names; the rest are counted.
+const maxChanges = 50
+
+// report tells what came of a script.
+type report struct {
+	s       *script
+	effects []workspace.Effect
+	saved   bool
+	seq     uint64
+}
+
+func (r report) result() Result {
+	lines := append([]string{r.headline()}, r.remedy()...)
+	lines = append(lines, r.output()...)
+	if hint := r.moduleHint(); hint != "" {
+		lines = append(lines, hint)
+	}
+	if p, ok := r.worthGetting(); ok {
+		lines = append(lines, r.s.t.getLine(p))
+	}
+	return textResult(r.facts(), lines...)
+}
+
+// headline says first whether the changes are on the disk.
+func (r report) headline() string {
+	took := r.s.res.Duration.Round(10 * time.Millisecond)
+	changed := r.changed()
+	switch {
+	case r.saved && changed > 0:
+		return fmt.Sprintf("SAVED as %s (%s, %s): %s", version(r.seq), r.ending(), took, r.counts())
+	case changed > 0:
+		return fmt.Sprintf("NOT SAVED (%s, %s): %s", r.ending(), took, r.counts())
+	case r.s.success():
+		return fmt.Sprintf("%s, %s; nothing changed on the disk", r.ending(), took)
+	}
+	return fmt.Sprintf("FAILED (%s, %s); nothing changed on the disk", r.ending(), took)
+}
+
+// ending is the outcome in words.
+func (r report) ending() string {
+	res := r.s.res
+	switch res.Outcome {
+	case sandboxrun.Exited:
+		return fmt.Sprintf("exit %d", res.ExitCode)
+	case sandboxrun.Signaled:
+		return "killed by " + res.Signal
+	case sandboxrun.TimedOut:
+		return "timed out after " + r.s.run_.Limits.Timeout.Round(time.Second).String()
+	case sandboxrun.OutputLimit:
+		return "killed: more than " + size(r.s.run_.Limits.OutputMax) + " of output"
+	case sandboxrun.DiskLimit:
+		return fmt.Sprintf("exit %d, out of disk: at most %s and %s may be written in one run", res.ExitCode,
+			size(r.s.run_.Limits.WriteBytes), plural(r.s.run_.Limits.WriteFiles, "file"))
+	}
+	return strings.ReplaceAll(string(res.Outcome), "_", " ")
+}
+
+// remedy says how to keep what was dropped.
+func (r report) remedy() []string {
+	if r.saved || r.changed() == 0 {
+		return nil
+	}
+	if r.s.args.Commit == "never" {
+		return []string{`hint: commit was "never"; run it again without that to save`}
+	}
+	return []string{`hint: only exit 0 saves; to save whatever a script leaves, run it again with commit:"always"`}
+}
+
+// changed counts the paths that differ by more than their time.
+func (r report) changed() int64 {
+	var n int64
+	for _, e := range r.effects {
+		if e.What != workspace.Touched {
+			n++
+		}
+	}
+	return n
+}
+
+var changeWords = []struct {
+	what workspace.EffectKind
+	word string
+}{
+	{workspace.Created, "created"}, {workspace.Modified, "modified"}, {workspace.Deleted, "deleted"},
+	{workspace.Mode, "mode changed"}, {workspace.Touched, "touched"},
+}
+
+func (r report) counts() string {
+	var parts []string
+	for _, w := range changeWords {
+		n := 0
+		for _, e := range r.effects {
+			if e.What == w.what {
+				n++
+			}
+		}
+		if n > 0 {
+			parts = append(parts, fmt.Sprintf("%s %s", thousands(int64(n)), w.word))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// output is what the script printed, then what it changed, together within
+// MaxText.
+func (r report) output() []string {
+	paths := r.paths()
+	left := MaxText - 1500
+	for _, l := range paths {
+		left -= len(l) + 1
+	}
+	out, errs := r.s.res.Stdout, r.s.res.Stderr
+	// Standard error is what explains a failure: it keeps at least a third.
+	errRoom := max(left/3, left-len(out.Text))
+	errText := excerptOutput(errs, errRoom)
+	outText := excerptOutput(out, left-len(errText))
+	var lines []string
+	if outText != "" {
+		lines = append(lines, "stdout:", outText)
+	}
+	if errText != "" {
+		lines = append(lines, "stderr:", errText)
+	}
+	if len(lines) == 0 && r.changed() == 0 {
+		lines = append(lines, "(no output)")
+	}
+	lines = append(lines, paths...)
+	if n := r.s.res.Skipped; len(n) > 0 {
+		var kinds []string
+		for _, k := range slices.Sorted(maps.Keys(n)) {
+			kinds = append(kinds, plural(int64(n[k]), k))
+		}
+		lines = append(lines, "not kept, a disk holds only files, directories and links: "+strings.Join(kinds, ", "))
+	}
+	return lines
+}
+
+// excerptOutput shows the beginning and the end of a stream in at most room
+// bytes, with a line between them that counts what is left out.
+func excerptOutput(o sandboxrun.Output, room int) string {
+	text := cleanOutput(o.Text)
+	if len(text) > room {
+		head, tail := cutAt(text, room*3/4), cutAt(text, len(text)-room/4)
+		text = fmt.Sprintf("%s\n[… %s of %s left out; let the script write long output to a file, and page through that with read_file …]\n%s",
+			text[:head], size(o.Total-int64(head+len(text)-tail)), size(o.Total), text[tail:])
+	}
+	return strings.TrimRight(text, "\n")
+}
+
+// cutAt moves a place in a text back to the border of a character.
+func cutAt(s string, at int) int {
+	for at > 0 && at < len(s) && !utf8.RuneStart(s[at]) {
+		at--
+	}
+	return at
+}
+
+func (r report) paths() []string {
+	var lines []string
+	shown := 0
+	for _, w := range changeWords[:4] {
+		for _, e := range r.effects {
+			if e.What != w.what {
+				continue
+			}
+			if shown++; shown <= maxChanges {
+				lines = append(lines, changeLine(w.word, e))
+			}
+		}
+	}
+	if shown > maxChanges {
+		lines = append(lines, fmt.Sprintf("… and %s more", thousands(int64(shown-maxChanges))))
+	}
+	if len(lines) > 0 {
+		lines = append([]string{"changed:"}, lines...)
+	}
+	return lines
+}
+
+func changeLine(word string, e workspace.Effect) string {
+	n := e.After
+	if n == nil {
+		n = e.Before
+	}
+	line := fmt.Sprintf("  %-8s %s", word, e.Path)
+	switch {
+	case n.Kind == workspace.KindDir:
+		return fmt.Sprintf("  %-8s %s", word, slashed(e.Path))
+	case n.Kind == workspace.KindFile && e.After != nil:
+		return line + "  " + size(n.Size)
+	}
+	return line
+}
+
+// ansi matches terminal control sequences: CSI, OSC and two-byte escapes
+// (ECMA-48 §5.3–5.6).
+var ansi = regexp.MustCompile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)|[@-Z\\\\^_])")
+
+// cleanOutput makes a script's output safe to show: valid UTF-8, without
+// terminal escapes and control bytes.
+func cleanOutput(b []byte) string {
+	s := strings.ToValidUTF8(string(ansi.ReplaceAll(b, nil)), "�")
+	return strings.Map(func(c rune) rune {
+		if c < ' ' && c != '\n' && c != '\t' || c == 0x7f {
+			return -1
+		}
+		return c
+	}, s)
+}
+
+var missingModule = regexp.MustCompile(`ModuleNotFoundError: No module named '([A-Za-z0-9_.]+)'`)
+
+// moduleHint names the way to a package that the script lacked.
+func (r report) moduleHint() string {
+	m := missingModule.FindSubmatch(r.s.res.Stderr.Text)
+	if m == nil || r.s.args.Language != "python" && !strings.Contains(string(r.s.res.Stderr.Text), "Traceback") {
+		return ""
+	}
+	name, _, _ := strings.Cut(string(m[1]), ".")
+	return fmt.Sprintf(`hint: ask for the package with python_env {"action":"request","packages":[%q],"reason":"…"}; pip does not work here`, name)
+}
+
+// worthGetting is what a person would take out of the disk: the one file that
+// was made or changed, or the directory that holds all of them.
+func (r report) worthGetting() (workspace.Path, bool) {
+	var common workspace.Path
+	found := false
+	if !r.saved {
+		return common, false
+	}
+	for _, e := range r.effects {
+		if e.After == nil || e.After.Kind == workspace.KindDir || e.What == workspace.Touched {
+			continue
+		}
+		if !found {
+			common, found = e.Path, true
+			continue
+		}
+		for !under(e.Path, common) {
+			common = common.Dir()
+		}
+	}
+	return common, found
+}
+
+// under tells whether p is dir or lies below it.
+func under(p, dir workspace.Path) bool {
+	for p.Depth() > dir.Depth() {
+		p = p.Dir()
+	}
+	return p == dir
+}
+
+func (r report) facts() map[string]any {
+	res := r.s.res
+	f := map[string]any{
+		"outcome": string(res.Outcome), "saved": r.saved, "duration_ms": res.Duration.Milliseconds(),
+		"stdout_bytes": res.Stdout.Total, "stderr_bytes": res.Stderr.Total,
+		"stdout_cut": res.Stdout.Cut, "stderr_cut": res.Stderr.Cut, "changed": r.changed(),
+	}
+	if res.Outcome == sandboxrun.Exited {
+		f["exit_code"] = res.ExitCode
+	}
+	if r.saved && r.changed() > 0 {
+		f["version"] = version(r.seq)
+	}
+	return f
+}
+
+// log adds the changes to the call's outcome record.
+func (r report) log() {
+	out := &r.s.c.out
+	out.Changed = int64(len(r.effects))
+	out.Bytes = r.s.res.Stdout.Total + r.s.res.Stderr.Total
+	for _, e := range r.effects {
+		f := audit.ChangeFact{Path: e.Path.String(), Kind: changeWord(e.What)}
+		if e.After != nil && e.After.Kind == workspace.KindFile {
+			f.SHA256 = hex.EncodeToString(e.After.SHA256[:])
+		}
+		r.s.c.changes = append(r.s.c.changes, f)
+	}
+}
+
+func changeWord(k workspace.EffectKind) string {
+	for _, w := range changeWords {
+		if w.what == k {
+			return w.word
+		}
+	}
+	return "changed"
+}

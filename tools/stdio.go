@@ -1,0 +1,369 @@
+package tools
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"regexp"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/mark3labs/mcp-go/mcp"
+	"github.com/mark3labs/mcp-go/server"
+)
+
+// Limits and times of the stdio transport.
+const (
+	MaxMessage    = 16 << 20        // bytes of one line
+	eofGrace      = 2 * time.Second // for running calls once the client hung up
+	progressEvery = 5 * time.Second
+)
+
+// answerCancelled decides whether a cancelled request is still answered. The
+// specification says no (2025-11-25, "Cancellation"); a client that waits for
+// one anyway is served by setting it.
+const answerCancelled = false
+
+// errCancelled is the cause of a call's end when its client cancelled it, and
+// errHungUp when its client went away.
+var (
+	errCancelled = fmt.Errorf("cancelled by the client: %w", context.Canceled)
+	errHungUp    = fmt.Errorf("the client hung up: %w", context.Canceled)
+)
+
+// ServeStdio speaks MCP on a pair of streams, one JSON-RPC message a line, until
+// in ends or ctx does. Each request has a goroutine of its own, so a quick call
+// never waits behind a slow one and answers come in any order.
+//
+// A cancelled request is not answered. When in ends, the calls that run get two
+// seconds to answer and are then cancelled; ServeStdio returns after the last
+// of them. A line over MaxMessage and a line that is no JSON are answered with
+// an error, and the loop goes on. Only protocol messages are written to out.
+func (t *Tools) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) error {
+	l := &loop{
+		t: t, mcp: t.newMCP(), out: out,
+		session: &session{id: uuid.NewString(), notes: make(chan mcp.JSONRPCNotification)},
+		open:    map[string]*inFlight{},
+	}
+	ctx, cancel := context.WithCancelCause(l.mcp.WithContext(ctx, l.session))
+	defer cancel(nil)
+	err := l.read(ctx, in)
+	l.drain(cancel)
+	if err == nil {
+		err = l.writeErr()
+	}
+	return err
+}
+
+// loop is one connection.
+type loop struct {
+	t       *Tools
+	mcp     *server.MCPServer
+	session *session
+	calls   sync.WaitGroup
+
+	outMu  sync.Mutex
+	out    io.Writer
+	outErr error // the first failed write; nothing is written after it
+
+	mu   sync.Mutex
+	open map[string]*inFlight // by the id as it was written
+}
+
+// inFlight is a request that is not answered yet.
+type inFlight struct {
+	cancel context.CancelCauseFunc
+	// silent is set when the request was cancelled: nothing more is sent for
+	// it.
+	silent atomic.Bool
+}
+
+// read hands every line on until the input ends. It returns an error only when
+// the input failed.
+func (l *loop) read(ctx context.Context, in io.Reader) error {
+	lines := make(chan line)
+	done := make(chan struct{})
+	defer close(done)
+	// The reader is left behind in a blocked Read when ctx ends first; it
+	// holds nothing and ends with the process.
+	go func() {
+		defer close(lines)
+		r := bufio.NewReaderSize(in, 64<<10)
+		for {
+			ln := readMessage(r)
+			select {
+			case lines <- ln:
+			case <-done:
+				return
+			}
+			if ln.err != nil {
+				return
+			}
+		}
+	}()
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case ln, ok := <-lines:
+			if !ok {
+				return nil
+			}
+			l.line(ctx, ln)
+			if ln.err != nil && ln.err != io.EOF {
+				return fmt.Errorf("read a message: %w", ln.err)
+			}
+		}
+	}
+}
+
+// line is one line of the input, or the end of it.
+type line struct {
+	data    []byte
+	tooLong bool // data then holds only the last bytes
+	err     error
+}
+
+// tailKept is how much of a line that is too long is kept: enough for an id at
+// its end.
+const tailKept = 512
+
+// readMessage reads a line of at most MaxMessage bytes. A longer one is read to
+// its end and dropped, so that the next line is a message again.
+func readMessage(r *bufio.Reader) line {
+	var ln line
+	for {
+		part, err := r.ReadSlice('\n')
+		ln.data = append(ln.data, part...)
+		if len(ln.data) > MaxMessage {
+			ln.tooLong = true
+			ln.data = append([]byte(nil), ln.data[len(ln.data)-tailKept:]...)
+		}
+		if err == bufio.ErrBufferFull {
+			continue
+		}
+		ln.err = err
+		return ln
+	}
+}
+
+// idAtEnd matches the id of a request when it is the last or the last but one
+// member of the message. In valid JSON the final brace closes the message, so
+// what stands right before it is a member of the message itself.
+var idAtEnd = regexp.MustCompile(`[,{]\s*"id"\s*:\s*(-?\d+|"(?:[^"\\]|\\.)*")\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$`)
+
+func (l *loop) line(ctx context.Context, ln line) {
+	data := bytes.TrimSpace(ln.data)
+	if ln.tooLong {
+		id := json.RawMessage("null")
+		if m := idAtEnd.FindSubmatch(data); m != nil {
+			id = json.RawMessage(m[1])
+		}
+		l.fail(id, mcp.INVALID_REQUEST, fmt.Sprintf("the message is longer than %d bytes; write large files in parts with mode \"append\"", MaxMessage))
+		return
+	}
+	if len(data) == 0 {
+		return
+	}
+	if !json.Valid(data) {
+		l.fail(json.RawMessage("null"), mcp.PARSE_ERROR, "the line is not valid JSON")
+		return
+	}
+	var r request
+	if err := json.Unmarshal(data, &r); err != nil && data[0] != '{' {
+		l.fail(json.RawMessage("null"), mcp.INVALID_REQUEST, "a message is one JSON object; batches are not part of MCP since 2025-06-18")
+		return
+	}
+	l.message(ctx, data, r)
+}
+
+func (l *loop) message(ctx context.Context, data []byte, r request) {
+	switch {
+	case r.Method == string(mcp.MethodNotificationCancelled):
+		l.cancel(r.Params.RequestID)
+	case len(r.ID) == 0 || r.Method == "":
+		// Notifications get no answer, and answers of the client belong to no
+		// request of ours: the server never sends one.
+		if r.Method != "" {
+			l.mcp.HandleMessage(ctx, data)
+		}
+	case string(r.ID) == "null":
+		l.fail(r.ID, mcp.INVALID_REQUEST, "the id of a request must not be null")
+	default:
+		l.start(ctx, data, r)
+	}
+}
+
+// start runs a request on a goroutine of its own.
+func (l *loop) start(ctx context.Context, data []byte, r request) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	call := &inFlight{cancel: cancel}
+	key := string(r.ID)
+	l.mu.Lock()
+	_, taken := l.open[key]
+	if !taken {
+		l.open[key] = call
+	}
+	l.mu.Unlock()
+	if taken {
+		cancel(nil)
+		l.fail(r.ID, mcp.INVALID_REQUEST, "a request with this id is still running")
+		return
+	}
+	l.calls.Add(1)
+	go func() {
+		defer l.calls.Done()
+		defer cancel(nil)
+		answer := l.answer(ctx, data, r, call)
+		l.mu.Lock()
+		delete(l.open, key)
+		l.mu.Unlock()
+		l.send(call, answer)
+	}()
+}
+
+// answer computes the reply to a request.
+func (l *loop) answer(ctx context.Context, data []byte, r request, call *inFlight) any {
+	if r.Method == string(mcp.MethodToolsCall) {
+		ctx = WithCaller(ctx, Caller{Request: short(string(r.ID))})
+		if err := l.t.badCall(ctx, r); err != nil {
+			return failure(r.ID, mcp.INVALID_PARAMS, err.Error())
+		}
+		stop := l.progress(r.Params.Meta.ProgressToken, call)
+		defer stop()
+	}
+	return reply(r.ID, l.mcp.HandleMessage(ctx, data))
+}
+
+// reply is the library's answer under the id as the client wrote it: the
+// library would round a number above 2^53.
+func reply(id json.RawMessage, m mcp.JSONRPCMessage) any {
+	switch m := m.(type) {
+	case mcp.JSONRPCResponse:
+		return response{JSONRPC: mcp.JSONRPC_VERSION, ID: id, Result: m.Result}
+	case mcp.JSONRPCError:
+		return response{JSONRPC: mcp.JSONRPC_VERSION, ID: id, Error: m.Error}
+	}
+	return nil
+}
+
+type response struct {
+	JSONRPC string          `json:"jsonrpc"`
+	ID      json.RawMessage `json:"id"`
+	Result  any             `json:"result,omitempty"`
+	Error   any             `json:"error,omitempty"`
+}
+
+func failure(id json.RawMessage, code int, text string) any {
+	return response{JSONRPC: mcp.JSONRPC_VERSION, ID: id, Error: mcp.NewJSONRPCErrorDetails(code, text, nil)}
+}
+
+func (l *loop) fail(id json.RawMessage, code int, text string) {
+	l.send(&inFlight{}, failure(id, code, text))
+}
+
+// progress sends a note every few seconds for a call whose client asked for
+// them, until stop is called; none follows the result.
+func (l *loop) progress(token json.RawMessage, call *inFlight) (stop func()) {
+	if len(token) == 0 || string(token) == "null" {
+		return func() {}
+	}
+	quit, ended := make(chan struct{}), make(chan struct{})
+	begin := time.Now()
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(progressEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-quit:
+				return
+			case <-tick.C:
+				l.note(token, call, time.Since(begin))
+			}
+		}
+	}()
+	return func() {
+		close(quit)
+		<-ended
+		l.note(token, call, time.Since(begin))
+	}
+}
+
+func (l *loop) note(token json.RawMessage, call *inFlight, d time.Duration) {
+	secs := d.Seconds()
+	l.send(call, map[string]any{
+		"jsonrpc": mcp.JSONRPC_VERSION, "method": "notifications/progress",
+		"params": map[string]any{"progressToken": token, "progress": secs, "message": fmt.Sprintf("running for %.0f s", secs)},
+	})
+}
+
+// cancel ends a request. From here on nothing is sent for it.
+func (l *loop) cancel(id json.RawMessage) {
+	l.mu.Lock()
+	call := l.open[string(id)]
+	l.mu.Unlock()
+	if call == nil {
+		return
+	}
+	call.silent.Store(!answerCancelled)
+	call.cancel(errCancelled)
+}
+
+// drain waits for the running calls: first for as long as the grace lasts, then
+// for their end after they were cancelled.
+func (l *loop) drain(cancel context.CancelCauseFunc) {
+	done := make(chan struct{})
+	go func() {
+		l.calls.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(eofGrace):
+		cancel(errHungUp)
+		<-done
+	}
+}
+
+// send writes one message as one line.
+func (l *loop) send(call *inFlight, m any) {
+	if m == nil {
+		return
+	}
+	data, err := encode(m)
+	if err != nil {
+		l.t.cfg.Logger.Error("a message could not be encoded", "error", err)
+		return
+	}
+	l.outMu.Lock()
+	defer l.outMu.Unlock()
+	if call.silent.Load() || l.outErr != nil {
+		return
+	}
+	if _, err := l.out.Write(data); err != nil {
+		l.outErr = fmt.Errorf("write a message: %w", err)
+	}
+}
+
+func (l *loop) writeErr() error {
+	l.outMu.Lock()
+	defer l.outMu.Unlock()
+	return l.outErr
+}
+
+// encode is JSON on one line, with "<", ">" and "&" as they are.
+func encode(m any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(m); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}

@@ -1,0 +1,216 @@
+package tools
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/mcp-vdisk/mcp-vdisk/workspace"
+)
+
+type writeArgs struct {
+	Path       string `json:"path"`
+	Content    string `json:"content"`
+	Encoding   string `json:"encoding"`
+	Mode       string `json:"mode"`
+	OldText    string `json:"old_text"`
+	ReplaceAll bool   `json:"replace_all"`
+	IfVersion  string `json:"if_version"`
+}
+
+// writeFile creates, overwrites, extends or edits one file, all or nothing.
+func (t *Tools) writeFile(ctx context.Context, c *call) (Result, error) {
+	a, err := decode[writeArgs](c)
+	if err != nil {
+		return Result{}, err
+	}
+	body, err := a.body()
+	if err != nil {
+		return Result{}, err
+	}
+	done, err := t.gate.file(ctx)
+	if err != nil {
+		return Result{}, busy(err)
+	}
+	defer done()
+	w := write{t: t, c: c, args: a, body: body}
+	if a.Mode == "replace" {
+		return w.replace(ctx)
+	}
+	return w.whole(ctx)
+}
+
+// checkWrite checks how the arguments go together and how large the content is.
+func (t *Tools) checkWrite(c *call) error {
+	a, err := decode[writeArgs](c)
+	if err != nil {
+		return err
+	}
+	replace := a.Mode == "replace"
+	switch {
+	case replace && a.OldText == "":
+		return refuse(InvalidArgument, "give the exact text to be replaced in old_text", "old_text: is missing, and mode \"replace\" needs it")
+	case replace && a.OldText == a.Content:
+		return refuse(InvalidArgument, "give the new text in content", "content: is the same as old_text, so there is nothing to change")
+	case !replace && a.OldText != "":
+		return refuse(InvalidArgument, `set mode to "replace" to swap old_text for content`, "old_text: goes only with mode \"replace\"")
+	case !replace && a.ReplaceAll:
+		return refuse(InvalidArgument, `set mode to "replace", or leave replace_all out`, "replace_all: goes only with mode \"replace\"")
+	case replace && a.Encoding == "base64":
+		return refuse(InvalidArgument, "give old_text and content as plain text", "encoding: mode \"replace\" works on text")
+	case a.Mode == "create" && a.IfVersion != "":
+		return refuse(InvalidArgument, "leave if_version out, or use mode \"overwrite\"", "if_version: a file that mode \"create\" makes has no version yet")
+	}
+	body, err := a.body()
+	if err == nil && int64(len(body)) > t.cfg.Limits.WriteBytes {
+		return refuse(TooLarge, `write the first part, then the rest with mode "append"; or let a script make the file`,
+			"content: is %s, and one call takes at most %s", size(int64(len(body))), size(t.cfg.Limits.WriteBytes))
+	}
+	return err
+}
+
+// body is the content as bytes.
+func (a writeArgs) body() ([]byte, error) {
+	if a.Encoding != "base64" {
+		return []byte(a.Content), nil
+	}
+	body, err := base64.StdEncoding.Strict().DecodeString(strings.Join(strings.Fields(a.Content), ""))
+	if err != nil {
+		return nil, refuse(InvalidArgument, "encode the bytes as standard base64 with padding (RFC 4648 §4)", "content: is not valid base64")
+	}
+	return body, nil
+}
+
+// write is one write_file call.
+type write struct {
+	t    *Tools
+	c    *call
+	args writeArgs
+	body []byte
+}
+
+// attempts bounds how often a change is computed anew because another session
+// changed the file in between. Each round at least one session succeeds.
+const attempts = 100
+
+// whole writes, creates or extends the file.
+func (w write) whole(ctx context.Context) (Result, error) {
+	for range attempts {
+		r, err := w.try(ctx)
+		if w.args.IfVersion == "" && errors.Is(err, workspace.ErrVersionConflict) && ctx.Err() == nil {
+			continue
+		}
+		return r, err
+	}
+	return Result{}, busy(context.DeadlineExceeded)
+}
+
+func (w write) try(ctx context.Context) (Result, error) {
+	p, old, err := w.t.target(w.args.Path, w.args.Mode != "create")
+	if err != nil {
+		return Result{}, err
+	}
+	pre, err := w.precondition(p, old)
+	if err != nil {
+		return Result{}, err
+	}
+	var data io.Reader = bytes.NewReader(w.body)
+	if w.args.Mode == "append" && old != nil && old.Kind == workspace.KindFile {
+		f, err := w.t.cfg.Image.Open(p)
+		if err != nil {
+			return Result{}, err
+		}
+		data = io.MultiReader(f.Reader(), data)
+		pre = []workspace.Precondition{{Path: p, Version: f.Node().Version}}
+	}
+	done, err := w.put(ctx, p, data, pre)
+	if err != nil {
+		return Result{}, w.t.conflict(ctx, err, p, w.args.IfVersion)
+	}
+	return w.report(p, old, done), nil
+}
+
+func (w write) precondition(p workspace.Path, old *workspace.Node) ([]workspace.Precondition, error) {
+	switch {
+	case w.args.IfVersion != "":
+		v, err := parseVersion(w.args.IfVersion)
+		return []workspace.Precondition{{Path: p, Version: v}}, err
+	case w.args.Mode == "create":
+		return []workspace.Precondition{{Path: p}}, nil
+	case w.args.Mode == "append" && old == nil:
+		return []workspace.Precondition{{Path: p}}, nil
+	}
+	return nil, nil
+}
+
+// put stores data at p and commits it.
+func (w write) put(ctx context.Context, p workspace.Path, data io.Reader, pre []workspace.Precondition) (workspace.Commit, error) {
+	stage := w.t.cfg.Image.Stage(ctx)
+	defer stage.Discard()
+	content, err := stage.Add(data)
+	if err != nil {
+		return workspace.Commit{}, err
+	}
+	return w.t.commit(ctx, w.c, workspace.Txn{
+		Message: "write_file " + cmpOr(w.args.Mode, "overwrite"), Stage: stage, Preconditions: pre,
+		Changes: []workspace.Change{{Op: workspace.OpPut, Path: p, Content: content, Parents: true}},
+	})
+}
+
+func (w write) report(p workspace.Path, old *workspace.Node, done workspace.Commit) Result {
+	n, ok := after(done, p)
+	if !ok { // the file already held exactly this
+		if old == nil {
+			old = &workspace.Node{}
+		}
+		n = *old
+	}
+	digest := hex.EncodeToString(n.SHA256[:])
+	w.c.out.Bytes, w.c.out.Digest = n.Size, digest
+	verb := "wrote"
+	switch {
+	case !ok:
+		verb = "unchanged, it already held these"
+	case old == nil:
+		verb = "created, wrote"
+	case w.args.Mode == "append":
+		verb = fmt.Sprintf("appended %s, now", plural(int64(len(w.body)), "byte"))
+	}
+	lines := []string{fmt.Sprintf("%s %s: %s %s, sha256 %s", verb, plural(n.Size, "byte"), p, version(n.Version), digest)}
+	if note := hostNote(w.args.Path); note != "" {
+		lines = append(lines, note)
+	}
+	lines = append(lines, w.t.getLine(p))
+	return textResult(map[string]any{
+		"path": p.String(), "bytes": n.Size, "sha256": digest, "version": version(n.Version), "created": old == nil,
+	}, lines...)
+}
+
+// after finds what a commit left at a path.
+func after(done workspace.Commit, p workspace.Path) (workspace.Node, bool) {
+	for _, e := range done.Effects {
+		if e.Path == p && e.After != nil {
+			return *e.After, true
+		}
+	}
+	return workspace.Node{}, false
+}
+
+func cmpOr(s, or string) string {
+	if s == "" {
+		return or
+	}
+	return s
+}
+
+func busy(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return err
+	}
+	return &Error{Code: Busy, Sentence: "a script is running on this disk and did not end in time", Hint: "try again in a few seconds", cause: err}
+}

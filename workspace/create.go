@@ -1,0 +1,162 @@
+package workspace
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+
+	"github.com/mcp-vdisk/mcp-vdisk/workspace/hostos"
+)
+
+// Default quotas of a new image.
+const (
+	DefaultQuotaBytes   = 4 << 30
+	DefaultQuotaEntries = 500_000
+)
+
+// CreateOptions describe a new image. The zero value is the default.
+type CreateOptions struct {
+	Label        string           // a name for people, at most 1 KiB
+	QuotaBytes   int64            // 0 is DefaultQuotaBytes
+	QuotaEntries int64            // 0 is DefaultQuotaEntries
+	Mode         os.FileMode      // of the file; 0 is 0600
+	File         *os.File         // an open, empty file to make the image in, instead of a new one at the path; Create owns it from the call on
+	Clock        func() time.Time // nil is time.Now
+}
+
+// Create makes a new, empty image and opens it for writing. An existing file
+// is never touched: that is ErrExists. The image is made under another name
+// and linked into place when it is whole and durable, so a crash leaves either
+// no file or a good one. In a File it may leave one that is no image.
+func Create(path string, o CreateOptions) (*Image, error) {
+	if len(o.Label) > maxLabel {
+		return nil, imageError("create", ErrTooLarge, "its label is longer than 1 KiB")
+	}
+	if o.File != nil {
+		return createIn(&o)
+	}
+	if _, err := os.Lstat(path); err == nil {
+		return nil, imageError("create", ErrExists, "")
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".new-*.vdisk")
+	if err != nil {
+		return nil, fmt.Errorf("create image: %w", err)
+	}
+	defer os.Remove(tmp.Name())
+	im, err := initialise(tmp, &o)
+	if err != nil {
+		return nil, err
+	}
+	im.place = path
+	if err := publish(tmp, path, o.Mode); err != nil {
+		im.Close()
+		return nil, err
+	}
+	return im, nil
+}
+
+// createIn makes the image in a file that the caller opened.
+func createIn(o *CreateOptions) (*Image, error) {
+	if info, err := o.File.Stat(); err != nil || info.Size() > 0 {
+		o.File.Close()
+		return nil, imageError("create", ErrExists, "")
+	}
+	im, err := initialise(o.File, o)
+	if err != nil {
+		return nil, err
+	}
+	im.place = fmt.Sprintf("/proc/self/fd/%d", o.File.Fd())
+	return im, nil
+}
+
+// publish gives a whole image its mode and its name.
+func publish(tmp *os.File, path string, mode os.FileMode) error {
+	if mode == 0 {
+		mode = 0o600
+	}
+	if err := tmp.Chmod(mode.Perm()); err != nil {
+		return fmt.Errorf("create image: %w", err)
+	}
+	if err := tmp.Sync(); err != nil {
+		return fmt.Errorf("create image: %w", err)
+	}
+	if err := os.Link(tmp.Name(), path); errors.Is(err, fs.ErrExist) {
+		return imageError("create", ErrExists, "")
+	} else if err != nil {
+		return fmt.Errorf("create image: %w", err)
+	}
+	if err := hostos.SyncDir(filepath.Dir(path)); err != nil {
+		return fmt.Errorf("create image: %w", err)
+	}
+	return nil
+}
+
+// initialise turns an empty file into an image. It closes f when it fails.
+func initialise(f *os.File, o *CreateOptions) (*Image, error) {
+	im, err := openFile(f, OpenOptions{Clock: o.Clock}, func(*os.File) error { return nil })
+	if err != nil {
+		return nil, err
+	}
+	im.place = f.Name()
+	im.identity = newIdentity(o, im.now())
+	err = im.update("create", 0, func(tx *bolt.Tx) error {
+		for _, name := range buckets {
+			if _, err := tx.CreateBucket(name); err != nil {
+				return fmt.Errorf("create image: %w", err)
+			}
+		}
+		return im.writeFirst(tx)
+	})
+	if err != nil {
+		im.Close()
+		return nil, err
+	}
+	return im, nil
+}
+
+func newIdentity(o *CreateOptions, now time.Time) *identity {
+	id := &identity{
+		label: o.Label, created: now,
+		quotaBytes: o.QuotaBytes, quotaEntries: o.QuotaEntries,
+	}
+	if id.quotaBytes <= 0 {
+		id.quotaBytes = DefaultQuotaBytes
+	}
+	if id.quotaEntries <= 0 {
+		id.quotaEntries = DefaultQuotaEntries
+	}
+	rand.Read(id.uuid[:])
+	id.uuid[6] = id.uuid[6]&0x0f | 0x40 // version 4, RFC 9562 §5.4
+	id.uuid[8] = id.uuid[8]&0x3f | 0x80
+	return id
+}
+
+// writeFirst writes the records of a new image, among them its first commit.
+// Because of that commit every later one has a parent, and "computed on an
+// empty disk" is a base like any other.
+func (im *Image) writeFirst(tx *bolt.Tx) error {
+	first := &record{seq: 1, message: "created image " + im.identity.uuidString(), time: im.identity.created}
+	id, err := first.write(tx.Bucket(bucketCommits))
+	if err != nil {
+		return err
+	}
+	h := &head{seq: first.seq, id: id}
+	for _, m := range []struct{ key, value []byte }{
+		{keyFormat, binary.AppendUvarint(nil, FormatVersion)},
+		{keyIdentity, im.identity.encode()},
+		{keyHead, h.encode()},
+		{keyFence, new(fence).encode()},
+	} {
+		if err := putMeta(tx, m.key, m.value); err != nil {
+			return fmt.Errorf("create image: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,68 @@
+// Package workspace is the disk of an agent: one image file that holds a tree
+// of files, directories and symbolic links, and the history of its changes.
+//
+// # One way in
+//
+// [Image.Commit] is the only way in which an image changes, whoever asks: a
+// file tool, a script's diff, an import, a restore. A commit is a list of
+// changes that is applied all or not at all, after its preconditions, the
+// commits that came between, and the quota were checked, in one transaction.
+// Contents are stored ahead of it by a [Stage], so that a commit is short and
+// no file has to fit in memory.
+//
+// Reads see one commit and never wait. A [File] goes on reading the version
+// that it was opened at. No read holds a transaction longer than one chunk,
+// one page of a listing, or 512 entries of a walk.
+//
+// # Paths
+//
+// A path is a key in the image's own name space and never reaches a system
+// call. [Clean] is the door for text that a model or a person gave, [FromBytes]
+// the one for names that a scan found; there is no third. What they let
+// through is within the limits, holds no "..", and names nothing reserved.
+// Symlinks are resolved here, by [Image.Resolve], never by the host.
+//
+// # On disk
+//
+// An image is a bbolt database with pages of 4,096 bytes:
+//
+//	meta     "format"    version of all this
+//	         "identity"  uuid, label, created, quota in bytes and entries
+//	         "head"      seq and id of the newest commit, exact totals of the tree
+//	         "fence"     install uuid and highest fencing token seen
+//	tree     components joined by 0x00 → node: kind, mode, time, seq of the commit
+//	         that last changed it; size, newlines, SHA-256; up to 128 bytes of
+//	         content, or references {chunk, length, newlines}; when there are more
+//	         than 1,024, a reference to a chunk that lists them
+//	chunks   id (u64, rising, never used twice) → packing, SHA-256, bytes (zstd when
+//	         that is smaller)
+//	byhash   SHA-256 of the plain bytes → id
+//	pending  's' ‖ stage ‖ SHA-256 → id of a chunk that no commit uses yet
+//	commits  seq → id, parent, call, actor, message, time, totals, source, counts,
+//	         changes [path, node before, node after]; seq ‖ part → further changes
+//	refs     (checkpoints)
+//
+// A content up to 128 KiB is one chunk, a larger one is cut by FastCDC into
+// chunks of 16 to 256 KiB. Values have one canonical encoding each, and end in
+// CRC-32C over key and value, for bbolt's data pages have no checksum. A
+// chunk's SHA-256 is checked whenever it is read; what fails is [ErrCorrupt]
+// and is not served.
+//
+// The id of a commit is a hash over its parent's id and its record, which has
+// the nodes before and after with the hashes of their contents: it fixes the
+// whole history, and with it the state of the disk.
+//
+// # After a crash
+//
+// When Commit has returned, the commit survives a killed process and a power
+// cut. When it has not, the disk is as before or as after, never between.
+// Create leaves no file or a whole one. Chunks that were staged and not
+// committed are swept when the image is next opened for writing.
+//
+// One process has an image open for writing, or several for reading: the file
+// is locked, and the kernel drops the lock when its holder dies. Opening for
+// reading changes no byte.
+//
+// Damage does not end the process: faults of the memory map and panics of
+// bbolt become ErrCorrupt. The exception is in the comment of guard.
+package workspace

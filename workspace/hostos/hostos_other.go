@@ -1,0 +1,87 @@
+//go:build !linux || portable
+
+package hostos
+
+import (
+	"errors"
+	"math"
+	"os"
+	"sync"
+)
+
+// Implementations names the implementation in force of each primitive, for
+// `doctor`.
+func Implementations() map[string]string {
+	return map[string]string{"lock": "in process only", "directory fsync": "none", "free space": "unknown", "lock holder": "none"}
+}
+
+// held are the files locked in this process. Without flock(2) there is no lock
+// that other processes see and that dies with its holder; bbolt and Badger
+// bring their own for the files that matter.
+var held struct {
+	sync.Mutex
+	files []*lockState
+}
+
+type lockState struct {
+	info    os.FileInfo
+	holders map[*os.File]bool // value: exclusive
+}
+
+var errWouldBlock = errors.New("lock would block")
+
+func tryLock(f *os.File, exclusive bool) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	held.Lock()
+	defer held.Unlock()
+	s := find(info)
+	for g, ex := range s.holders {
+		if _, err := g.Stat(); err != nil {
+			delete(s.holders, g) // closed: closing drops the lock
+			continue
+		}
+		if g != f && (ex || exclusive) {
+			return errWouldBlock
+		}
+	}
+	s.holders[f] = exclusive
+	return nil
+}
+
+func find(info os.FileInfo) *lockState {
+	for _, s := range held.files {
+		if os.SameFile(s.info, info) {
+			return s
+		}
+	}
+	s := &lockState{info: info, holders: map[*os.File]bool{}}
+	held.files = append(held.files, s)
+	return s
+}
+
+func unlock(f *os.File) error {
+	if _, err := f.Stat(); err != nil {
+		return err
+	}
+	held.Lock()
+	defer held.Unlock()
+	for _, s := range held.files {
+		delete(s.holders, f)
+	}
+	return nil
+}
+
+func retryable(err error) bool { return errors.Is(err, errWouldBlock) }
+
+// SyncDir does nothing here: a directory cannot be opened for fsync on every
+// such system. What was just created may be gone after a power cut.
+func SyncDir(string) error { return nil }
+
+// Free reports no limit: the system is not asked here.
+func Free(string) (bytes, inodes uint64, err error) { return math.MaxInt64, math.MaxInt64, nil }
+
+// LockHolder knows no holder here.
+func LockHolder(*os.File) (pid int, command string, ok bool) { return 0, "", false }

@@ -1,0 +1,52 @@
+package hostos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+)
+
+// ErrLocked is wrapped by [Lock] when another process kept the lock until the
+// context ended.
+var ErrLocked = errors.New("locked by another process")
+
+// lockPoll is how long Lock waits between two attempts. flock(2) has no
+// timeout, and a blocked call could not be cancelled.
+const lockPoll = 10 * time.Millisecond
+
+// Lock takes the advisory lock of an open file, shared or exclusive, and waits
+// for it until ctx ends. The lock belongs to the open file description: it is
+// dropped by [Unlock], by closing f, and by the kernel when the process dies,
+// so a lock never outlives its holder.
+//
+// Only EAGAIN, EWOULDBLOCK and EINTR are retried; any other error is returned
+// at once, because waiting would not mend it. When ctx ends first the error
+// wraps both [ErrLocked] and the cause of ctx.
+func Lock(ctx context.Context, f *os.File, exclusive bool) error {
+	tick := time.NewTicker(lockPoll)
+	defer tick.Stop()
+	for {
+		err := tryLock(f, exclusive)
+		if err == nil {
+			return nil
+		}
+		if !retryable(err) {
+			return fmt.Errorf("lock %s: %w", f.Name(), err)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("lock %s: %w (%w)", f.Name(), ErrLocked, context.Cause(ctx))
+		case <-tick.C:
+		}
+	}
+}
+
+// Unlock drops the lock that [Lock] took on f.
+func Unlock(f *os.File) error {
+	if err := unlock(f); err != nil {
+		return fmt.Errorf("unlock %s: %w", f.Name(), err)
+	}
+	return nil
+}

@@ -1,0 +1,159 @@
+package live
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"github.com/mcp-vdisk/mcp-vdisk/workspace"
+)
+
+// tempName is where a file is written before it is renamed: in its own
+// directory, under a name that nothing else has. What a killed process leaves
+// there is not in the image, so the next comparison removes it.
+func tempName() string { return ".mcp-vdisk-" + rand.Text() }
+
+// errDrift says that the directory is not what it was believed to be.
+var errDrift = errors.New("the live directory was changed from outside")
+
+const special = fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky
+
+// isDir looks, without following links, whether name is a directory.
+func isDir(d *os.Root, name string) (bool, error) {
+	st, err := d.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil && st.IsDir(), err
+}
+
+// enter opens a directory after a look that it is one. One that its owner may
+// not use is opened up first; narrowed says so, and leave has to be called with
+// the mode that it should have.
+func enter(d *os.Root, name string) (sub *os.Root, mode fs.FileMode, narrowed bool, err error) {
+	st, err := d.Lstat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, 0, false, errDrift
+	case err != nil:
+		return nil, 0, false, err
+	case !st.IsDir():
+		return nil, 0, false, errDrift
+	}
+	mode = st.Mode().Perm()
+	if narrowed = mode&0o700 != 0o700; narrowed {
+		if err := d.Chmod(name, mode|0o700); err != nil {
+			return nil, 0, false, err
+		}
+	}
+	sub, err = d.OpenRoot(name)
+	return sub, mode, narrowed, err
+}
+
+// removeTree removes whatever name is, without following links. Directories
+// are opened up first: a script may have made ones that nobody can read.
+func removeTree(d *os.Root, name string) error {
+	dir, err := isDir(d, name)
+	if err != nil {
+		return err
+	}
+	if dir {
+		if err := emptyDir(d, name); err != nil {
+			return err
+		}
+	}
+	if err := d.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func emptyDir(d *os.Root, name string) error {
+	sub, _, _, err := enter(d, name)
+	if err != nil {
+		return err
+	}
+	defer sub.Close()
+	names, err := list(sub)
+	if err != nil {
+		return err
+	}
+	for _, n := range names {
+		if err := removeTree(sub, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// list returns the names in a directory, in no order.
+func list(d *os.Root) ([]string, error) {
+	f, err := d.Open(".")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return f.Readdirnames(-1)
+}
+
+// makeDir sees to it that name is a directory, whatever stood there.
+func makeDir(d *os.Root, name string) error {
+	dir, err := isDir(d, name)
+	if err != nil || dir {
+		return err
+	}
+	if err := removeTree(d, name); err != nil {
+		return err
+	}
+	return d.Mkdir(name, 0o700)
+}
+
+// setMode gives a directory its permission bits.
+func setMode(d *os.Root, name string, n *workspace.Node) error {
+	return d.Chmod(name, fs.FileMode(n.Mode&0o777))
+}
+
+// place puts a file or a symlink at name, whatever stood there.
+func (v *View) place(d *os.Root, name string, p workspace.Path, n *workspace.Node) error {
+	tmp := tempName()
+	if err := v.write(d, tmp, p, n); err != nil {
+		return errors.Join(err, removeTree(d, tmp))
+	}
+	if dir, err := isDir(d, name); err != nil {
+		return err
+	} else if dir {
+		if err := removeTree(d, name); err != nil {
+			return err
+		}
+	}
+	return d.Rename(tmp, name)
+}
+
+// write makes tmp a finished file or symlink.
+func (v *View) write(d *os.Root, tmp string, p workspace.Path, n *workspace.Node) error {
+	if n.Kind == workspace.KindSymlink {
+		return d.Symlink(n.Target, tmp)
+	}
+	f, err := d.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	src, err := v.im.OpenNode(p, *n)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(f, src.Reader()); err != nil {
+		return fmt.Errorf("%s: %w", p, err)
+	}
+	if err := f.Chmod(fs.FileMode(n.Mode & 0o777)); err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	return d.Chtimes(tmp, n.ModTime, n.ModTime)
+}

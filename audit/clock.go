@@ -54,10 +54,11 @@ func sinceBoot() func() int64 {
 	return func() int64 { return int64(base + time.Since(start)) }
 }
 
+// bootID is empty where the host has none.
 func bootID() string {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		return "unknown"
+		return ""
 	}
 	return strings.TrimSpace(string(id))
 }

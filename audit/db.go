@@ -50,11 +50,10 @@ func tuned(dir string, logger *slog.Logger) badger.Options {
 	o.DetectConflicts = true
 	o.MemTableSize = 4 << 20
 	o.NumMemtables = 2
-	o.NumLevelZeroTables = 2
-	o.NumLevelZeroTablesStall = 4
+	o.NumLevelZeroTables = 4
+	o.NumLevelZeroTablesStall = 8
 	o.NumCompactors = 2
 	o.NumGoroutines = 1
-	o.BaseTableSize = 1 << 20
 	// Every value stays in the LSM tree: errors of syncing its log are returned,
 	// those of the value log are only printed (badger v4.9.6 value.go), and only
 	// from the tree can a dropped prefix be erased.

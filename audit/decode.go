@@ -132,7 +132,7 @@ func (s *scanner) record(v *view) {
 		}
 	}
 	s.expect('}')
-	if s.i != len(s.b) || !s.bad && string(v[colV]) != "1" {
+	if s.i != len(s.b) || !s.bad && v.int(colV) != Version {
 		s.fail()
 	}
 }

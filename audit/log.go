@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -95,13 +96,13 @@ func (o Options) withDefaults(tail string) Options {
 	if o.Mono == nil {
 		o.Mono = sinceBoot()
 	}
-	if o.Boot == "" {
-		o.Boot = bootID()
-	}
 	if o.Run == "" {
 		var id [16]byte
 		rand.Read(id[:])
 		o.Run = hex.EncodeToString(id[:])
+	}
+	if o.Boot == "" {
+		o.Boot = cmp.Or(bootID(), o.Run)
 	}
 	o.Boot, _ = cutString(o.Boot, maxName)
 	o.Run, _ = cutString(o.Run, maxName)

@@ -3,6 +3,7 @@ package audit
 import (
 	"bytes"
 	"fmt"
+	"path"
 	"strings"
 
 	"github.com/bmatcuk/doublestar/v4"
@@ -166,7 +167,7 @@ func (s *scanner) anyValue() {
 
 func (m *matcher) aboutPath(v *view) bool {
 	for name, value := range decodeFacts(v[colArgs]) {
-		if path, ok := value.(string); ok && pathFact(name) && m.globbed(path) {
+		if p, ok := value.(string); ok && pathFact(name) && m.globbed(p) {
 			return true
 		}
 	}
@@ -192,11 +193,17 @@ func pathFact(name string) bool {
 	return false
 }
 
-// globbed compares with the path as the tools show it, below /workspace.
-func (m *matcher) globbed(path string) bool {
-	if !strings.HasPrefix(path, "/workspace/") && path != "/workspace" {
-		path = "/workspace/" + strings.TrimLeft(path, "/")
+// globbed compares with the path as the tools show it, below /workspace. A path
+// with ".." was refused and stays as it was asked for.
+func (m *matcher) globbed(p string) bool {
+	switch {
+	case strings.Contains(p, ".."):
+		p = "/workspace/" + p
+	case p == "/workspace" || strings.HasPrefix(p, "/workspace/"):
+		p = path.Clean(p)
+	default:
+		p = path.Join("/workspace", p)
 	}
-	ok, err := doublestar.Match(m.glob, path)
+	ok, err := doublestar.Match(m.glob, p)
 	return ok && err == nil
 }

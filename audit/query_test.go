@@ -80,6 +80,7 @@ func TestQuery(t *testing.T) {
 		"glob from the root":         {Query{PathGlob: "src/f[12].py"}, "d2 d3"},
 		"glob at any depth":          {Query{PathGlob: "*.csv"}, "d6"},
 		"glob of a change":           {Query{PathGlob: "/workspace/b.*"}, "d6"},
+		"glob of a refused path":     {Query{PathGlob: "**/x"}, "d5"},
 		"glob of nothing":            {Query{PathGlob: "nothing/**"}, ""},
 		"a stream that is not there": {Query{Stream: "nobody"}, ""},
 	}

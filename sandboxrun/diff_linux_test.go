@@ -279,7 +279,7 @@ func snapshot(t testing.TB, root string) string {
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(&b, " %q", data)
+			fmt.Fprintf(&b, " %.100q", data)
 		}
 		b.WriteByte('\n')
 		return nil

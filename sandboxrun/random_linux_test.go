@@ -18,7 +18,9 @@ func TestRandomScripts(t *testing.T) {
 	for seed := range uint64(30) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 1))
-			prepare, script := randomScript(rnd, 15), randomScript(rnd, 25)
+			// An overlay breaks the hard links of its lower directory, and an
+			// image has none: links are made by the script only.
+			prepare, script := strings.ReplaceAll(randomScript(rnd, 15), "\nln ", "\n: "), randomScript(rnd, 25)
 			native, lower := t.TempDir(), t.TempDir()
 			for _, dir := range []string{native, lower} {
 				natively(t, dir, prepare)
@@ -81,7 +83,7 @@ func randomScript(rnd *rand.Rand, n int) string {
 		case 6:
 			fmt.Fprintf(&b, "mv -T %s %s\n", name(), name())
 		case 7:
-			fmt.Fprintf(&b, "ln -sfn %s %s\n", name(), name())
+			fmt.Fprintf(&b, "command ln -sfn %s %s\n", name(), name())
 		case 8:
 			fmt.Fprintf(&b, "ln %s %s\n", name(), name())
 		case 9:
@@ -89,7 +91,7 @@ func randomScript(rnd *rand.Rand, n int) string {
 		case 10:
 			fmt.Fprintf(&b, "cp -rT %s %s\n", name(), name())
 		case 11:
-			fmt.Fprintf(&b, "rmdir %s; truncate -s %d %s\n", name(), rnd.IntN(9000), name())
+			fmt.Fprintf(&b, "rmdir %s; truncate -s %d %s\n", name(), rnd.IntN(30), name())
 		}
 	}
 	b.WriteString("exit 0\n")

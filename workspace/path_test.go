@@ -27,7 +27,7 @@ func TestClean(t *testing.T) {
 		{"alias behind a dot", "/./workspace/a", "/workspace/a", nil},
 		{"relative workspace is a name", "workspace/a", "/workspace/workspace/a", nil},
 		{"dot relative workspace is a name", "./workspace", "/workspace/workspace", nil},
-		{"alias only once", "/workspace/workspace", "/workspace/workspace/workspace", nil},
+		{"alias only once", "/workspace/workspace", "/workspace/workspace", nil},
 		{"longer than the alias", "/workspaces/a", "/workspace/workspaces/a", nil},
 		{"root by alias", "/workspace", "/workspace", nil},
 		{"root by alias and slash", "/workspace/", "/workspace", nil},

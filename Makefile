@@ -1,0 +1,33 @@
+# make demo   see it work; installs bubblewrap if it is missing
+# make test   every test, including those in the real sandbox
+# make soak   the same with full kill, fuzz and scale counts (an hour or so)
+# make lint   formatting, vet, staticcheck
+# make bench  docs/benchmarks.md, measured anew
+
+export CGO_ENABLED = 0
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo 0.1.0-dev)
+BIN := bin/mcp-vdisk
+
+.PHONY: demo build test soak lint bench need
+
+build:
+	@mkdir -p bin
+	go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN) ./cmd/mcp-vdisk
+
+demo: need build
+	@$(BIN) demo
+
+need:
+	@.ci/need
+
+test: need build
+	@.ci/test
+
+soak: need build
+	@MCP_VDISK_SOAK=1 .ci/test
+
+lint:
+	@.ci/lint
+
+bench: need build
+	@.ci/bench

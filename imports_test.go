@@ -1,0 +1,123 @@
+package mcpvdisk_test
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/mcp-vdisk/mcp-vdisk/"
+
+// arrows are the imports that one package of this module may make of another.
+// They point one way only; workspace/hostos is a leaf that all may import.
+var arrows = map[string][]string{
+	"cmd/mcp-vdisk":    {"tools", "workspace", "workspace/live", "workspace/lease", "sandboxrun", "pyenv", "audit", "schemas", "conformance"},
+	"tools":            {"workspace", "workspace/live", "workspace/lease", "sandboxrun", "pyenv", "audit", "schemas"},
+	"conformance":      {"sandboxrun", "workspace/lease", "audit", "schemas"},
+	"pyenv":            {"sandboxrun"},
+	"workspace":        {},
+	"workspace/live":   {"workspace"},
+	"workspace/lease":  {},
+	"workspace/hostos": {},
+	"sandboxrun":       {},
+	"audit":            {},
+	"schemas":          {},
+}
+
+// primitives are the packages that may make system calls by themselves.
+var primitives = []string{"workspace/hostos", "workspace/live", "sandboxrun", "cmd/mcp-vdisk"}
+
+// topLevel are the folders that may hold Go files.
+var topLevel = []string{"cmd", "schemas", "tools", "workspace", "sandboxrun", "pyenv", "audit", "conformance", "examples"}
+
+func TestImportArrows(t *testing.T) {
+	seen := map[string]bool{}
+	for file, imports := range goFiles(t) {
+		pkg := path.Dir(file)
+		seen[pkg] = true
+		allowed, known := arrows[pkg]
+		if !known {
+			t.Errorf("%s: package %s is not in the table of arrows", file, pkg)
+			continue
+		}
+		for _, im := range imports {
+			to, ours := strings.CutPrefix(im, module)
+			if ours && to != "workspace/hostos" && !slices.Contains(allowed, to) {
+				t.Errorf("%s imports %s: no such arrow", file, to)
+			}
+		}
+	}
+	for _, pkg := range []string{"cmd/mcp-vdisk", "tools", "workspace", "workspace/live", "workspace/hostos", "sandboxrun", "pyenv", "audit", "schemas", "conformance"} {
+		if !seen[pkg] {
+			t.Errorf("no Go file of package %s was looked at", pkg)
+		}
+	}
+}
+
+func TestSystemCallsStayInTheirPackages(t *testing.T) {
+	for file, imports := range goFiles(t) {
+		pkg := path.Dir(file)
+		for _, im := range imports {
+			if (im == "syscall" || strings.HasPrefix(im, "golang.org/x/sys")) && !slices.Contains(primitives, pkg) {
+				t.Errorf("%s imports %s: host primitives live in workspace/hostos", file, im)
+			}
+		}
+	}
+}
+
+func TestEveryPackageTellsWhatItIsFor(t *testing.T) {
+	for pkg := range arrows {
+		if _, err := os.Stat(pkg); err != nil {
+			continue // not built yet
+		}
+		doc, err := os.ReadFile(path.Join(pkg, "doc.go"))
+		if err != nil {
+			t.Errorf("%s has no doc.go", pkg)
+			continue
+		}
+		if len(doc) < 300 {
+			t.Errorf("%s/doc.go is no essay: %d bytes", pkg, len(doc))
+		}
+	}
+}
+
+// goFiles maps every Go file that is not a test to its imports.
+func goFiles(t *testing.T) map[string][]string {
+	t.Helper()
+	files := map[string][]string{}
+	err := fs.WalkDir(os.DirFS("."), ".", func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && p != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || p == "bin") {
+			return fs.SkipDir
+		}
+		if !strings.HasSuffix(p, ".go") || strings.HasSuffix(p, "_test.go") {
+			return nil
+		}
+		top, _, _ := strings.Cut(p, "/")
+		if !slices.Contains(topLevel, top) {
+			t.Errorf("%s: Go files live in %s", p, strings.Join(topLevel, ", "))
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), p, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		for _, im := range f.Imports {
+			files[p] = append(files[p], strings.Trim(im.Path.Value, `"`))
+		}
+		if files[p] == nil {
+			files[p] = []string{}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}

@@ -45,6 +45,26 @@ func benchLog(b *testing.B, raw bool) *Log {
 	return log
 }
 
+// BenchmarkFloor is one record appended to a plain file and synced, in a loop.
+func BenchmarkFloor(b *testing.B) {
+	file, err := os.Create(filepath.Join(b.TempDir(), "raw"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer file.Close()
+	full := samples()["full"]
+	line := append(full.append(nil), '\n')[:600]
+	for b.Loop() {
+		if _, err := file.Write(line); err != nil {
+			b.Fatal(err)
+		}
+		if err := file.Sync(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "records/s")
+}
+
 // Durable appends: log to raw is the ratio that matters, in one run.
 func BenchmarkAppend(b *testing.B) {
 	for _, c := range []struct {

@@ -63,7 +63,7 @@ func TestKill(t *testing.T) {
 	acknowledged := map[Receipt]bool{}
 	replayed := 0
 	for round := range rounds {
-		for _, r := range runVictim(t, dir, 1+rnd.IntN(3000), time.Duration(rnd.IntN(20_000))*time.Microsecond) {
+		for _, r := range runVictim(t, dir, 1+rnd.IntN(1500), time.Duration(rnd.IntN(20_000))*time.Microsecond) {
 			acknowledged[r] = true
 		}
 		if info, err := os.Stat(filepath.Join(dir, "tail")); err == nil && info.Size() > 0 {

@@ -394,6 +394,25 @@ func TestDanglingAreIntentsWithoutAnOutcome(t *testing.T) {
 	}
 }
 
+func TestDefaultsTellWhenAndWhere(t *testing.T) {
+	f := newFixture(t, Options{})
+	before := time.Now()
+	f.append(disk, intentOf("a"))
+	f.reopen()
+	f.append(disk, intentOf("b"))
+	list := f.query(Query{Stream: disk})
+	if len(list) != 2 {
+		t.Fatalf("a step of the clock was seen over a restart: %+v", list)
+	}
+	a, b := list[0], list[1]
+	if a.Boot == "" || a.Boot != b.Boot && bootID() != "" || len(a.Run) != 32 || a.Run == b.Run {
+		t.Errorf("boot %q, %q, run %q, %q", a.Boot, b.Boot, a.Run, b.Run)
+	}
+	if b.T.Before(before.Truncate(time.Microsecond)) || b.T.Before(a.T) || b.Mono <= 0 {
+		t.Errorf("times %v, %v, mono %d", a.T, b.T, b.Mono)
+	}
+}
+
 func TestASecondOpenNamesTheReason(t *testing.T) {
 	f := newFixture(t, Options{})
 	if _, err := OpenDB(f.dir, nil); !errors.Is(err, ErrInUse) {

@@ -106,7 +106,8 @@ type Receipt struct {
 }
 
 // MarshalJSON gives the canonical line: for a record that came from the log the
-// very bytes that were hashed.
+// very bytes that were hashed. json.Marshal escapes < > & and U+2028 on top of
+// that; an Encoder with SetEscapeHTML(false) does not.
 func (r Record) MarshalJSON() ([]byte, error) { return r.append(nil), nil }
 
 // UnmarshalJSON takes a canonical line only; see [Decode].

@@ -2,7 +2,6 @@ package audit
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -83,36 +82,6 @@ func (b *batch) wait(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("%w: not waited for: %w", ErrUnavailable, context.Cause(ctx))
 	}
-}
-
-// Append adds a record and returns when it is on disk, safe from a crash of the
-// process and of the host: for intents, refusals, decisions, and whatever must be
-// on record before an effect.
-//
-// Every error wraps [ErrUnavailable] and the effect must not happen. When ctx
-// ended while the record was being written, it may still appear in the log.
-func (l *Log) Append(ctx context.Context, stream string, e Entry) (Receipt, error) {
-	b, r, err := l.number(ctx, stream, e, false)
-	if err != nil {
-		return Receipt{}, err
-	}
-	if err := b.wait(ctx); err != nil {
-		return Receipt{}, fmt.Errorf("record %d of stream %s: %w", r.N, stream, err)
-	}
-	return r, nil
-}
-
-// Note adds a record and returns when it is safe from a crash of the process; it
-// is safe from a crash of the host at most 10 ms later: for outcomes and reads.
-//
-// It is numbered at once and written to the tail together with whatever was
-// numbered before and is not on disk yet. Every error wraps [ErrUnavailable]; the
-// record is then not in the log. ctx ends only the wait for a place in the queue;
-// an outcome that must be told even after its caller hung up needs
-// context.WithoutCancel.
-func (l *Log) Note(ctx context.Context, stream string, e Entry) (Receipt, error) {
-	_, r, err := l.number(ctx, stream, e, true)
-	return r, err
 }
 
 // number gives e its place.
@@ -273,7 +242,9 @@ func (l *Log) spill(it *item) error {
 		}
 	}
 	frames = appendFrame(frames, it)
-	l.tail.buf = frames
+	if cap(frames) <= maxGroup { // a full queue once must not cost memory for ever
+		l.tail.buf = frames
+	}
 	if err := l.tail.write(frames); err != nil {
 		err = fmt.Errorf("%w: tail: %w", ErrUnavailable, err)
 		if errors.Is(err, errTorn) {
@@ -302,169 +273,5 @@ func (l *Log) nudge() {
 	select {
 	case l.wake <- struct{}{}:
 	default:
-	}
-}
-
-// run is the sequencer's goroutine: it writes group after group.
-func (l *Log) run() {
-	defer close(l.stopped)
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		if wait := l.flush(); wait > 0 {
-			timer.Reset(wait)
-		}
-		select {
-		case <-l.wake:
-		case <-timer.C:
-		case <-l.stop:
-			l.flush()
-			return
-		}
-	}
-}
-
-// flush writes every group that is due and says when the next one will be.
-func (l *Log) flush() time.Duration {
-	for {
-		l.lock()
-		b, wait := l.next()
-		if b == nil {
-			l.unlock()
-			return wait
-		}
-		if l.tail.size > maxTail {
-			l.drain(b)
-			l.unlock()
-			continue
-		}
-		l.unlock()
-		err := l.save(b)
-		l.lock()
-		l.settle(b, err)
-		l.unlock()
-	}
-}
-
-// drain writes the whole queue while nobody can add to it, so that the tail can
-// be emptied: under steady notes it would otherwise grow for ever.
-func (l *Log) drain(b *batch) {
-	for b != nil {
-		l.settle(b, l.save(b))
-		b = nil
-		if len(l.queue) > 0 {
-			b = l.pop()
-		}
-	}
-}
-
-// next takes the first group off the queue when it is time for it.
-func (l *Log) next() (*batch, time.Duration) {
-	if len(l.queue) == 0 {
-		return nil, 0
-	}
-	b := l.queue[0]
-	if wait := time.Until(b.due); wait > 0 && !b.urgent && !l.closed && len(l.queue) == 1 {
-		return nil, wait
-	}
-	return l.pop(), 0
-}
-
-func (l *Log) pop() *batch {
-	l.inflight = l.queue[0]
-	l.queue = l.queue[1:]
-	return l.inflight
-}
-
-// commit makes a group durable.
-func (l *Log) commit(b *batch) error {
-	txn := l.db.NewTransaction(true)
-	defer txn.Discard()
-	heads := map[*stream]*item{}
-	for _, it := range b.items {
-		if err := txn.Set(recordKey(it.stream.name, it.n), it.line); err != nil {
-			return err
-		}
-		if it.body != nil {
-			if err := txn.Set(bodyKey(it.stream.name, it.n), it.body); err != nil {
-				return err
-			}
-		}
-		heads[it.stream] = it
-	}
-	for s, it := range heads {
-		h, err := json.Marshal(head{N: it.n, Leaf: it.leaf.String(), Settled: it.settled})
-		if err == nil {
-			err = txn.Set(headKey(s.name), h)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return txn.Commit()
-}
-
-// settle tells the waiters of a group how it went. An error is ambiguous, the
-// group may be on disk or not, so it stops the log: what is numbered cannot be
-// taken back.
-func (l *Log) settle(b *batch, err error) {
-	l.inflight = nil
-	for _, it := range b.items {
-		if it.slot {
-			<-l.slots
-		}
-	}
-	if err != nil {
-		text, _ := cutString(err.Error(), MaxFact) // Badger dumps values into some errors
-		b.err = fmt.Errorf("%w: stopped until it is opened again: %s", ErrUnavailable, text)
-		close(b.done)
-		l.die(b.err)
-		return
-	}
-	l.durable = b.items[len(b.items)-1].ordinal
-	l.forget()
-	if l.tail.size > 0 && l.spilled <= l.durable {
-		if err := l.tail.empty(); err != nil {
-			l.die(fmt.Errorf("%w: tail: %w", ErrUnavailable, err))
-		}
-	}
-	close(b.done)
-}
-
-// forget drops what is durable from the list of what is not in the tail.
-func (l *Log) forget() {
-	i := 0
-	for i < len(l.unspilt) && l.unspilt[i].ordinal <= l.durable {
-		i++
-	}
-	rest := copy(l.unspilt, l.unspilt[i:])
-	clear(l.unspilt[rest:])
-	l.unspilt = l.unspilt[:rest]
-}
-
-// die stops the log for good. The tail stays as it is, for the next New.
-func (l *Log) die(err error) {
-	if l.dead == nil {
-		l.dead = err
-		l.o.Logger.Error("audit log stopped", "cause", err)
-	}
-	l.leave()
-	for _, b := range l.queue {
-		for _, it := range b.items {
-			if it.slot {
-				<-l.slots
-			}
-		}
-		b.err = l.dead
-		close(b.done)
-	}
-	l.queue = nil
-}
-
-// leave tells those who wait for a slot that none will be given.
-func (l *Log) leave() {
-	if !l.left {
-		l.left = true
-		close(l.gone)
 	}
 }

@@ -20,7 +20,7 @@ func main() {
 	sandboxrun.StageMain() // does not return in a process that is the stage
 	// Memory is bounded on purpose: Badger and big commits would otherwise let
 	// the heap double before it is collected.
-	debug.SetMemoryLimit(512 << 20)
+	debug.SetMemoryLimit(128 << 20)
 	if len(os.Args) == 2 && os.Args[1] == backArg {
 		os.Exit(backMain())
 	}

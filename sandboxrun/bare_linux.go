@@ -47,7 +47,7 @@ func (r *Runner) Bare(ctx context.Context, run Run) (cmd *exec.Cmd, release func
 	for _, bind := range run.Binds {
 		v.binds = append(v.binds, bind.Source)
 	}
-	add(joinArgs(bwrapArgs(run, run.Limits.filled(), v)))
+	add(joinArgs(bwrapArgs(run, run.Limits.Filled(), v)))
 	for _, d := range data {
 		add(d.Bytes)
 	}

@@ -56,7 +56,8 @@ func findBwrap(ctx context.Context, path string) (*bwrap, error) {
 	if err != nil {
 		return nil, unavailable("bubblewrap at "+path+" does not answer --version", installRemedy, err.Error())
 	}
-	b := &bwrap{path: path, version: strings.TrimPrefix(strings.TrimSpace(version), "bubblewrap ")}
+	version, _, _ = strings.Cut(strings.TrimSpace(version), "\n")
+	b := &bwrap{path: path, version: strings.TrimPrefix(version, "bubblewrap ")}
 	if missing := missingFlags(help); len(missing) > 0 {
 		return nil, unavailable(fmt.Sprintf("bubblewrap %s at %s is too old: it lacks %s", b.version, path, strings.Join(missing, " ")),
 			installRemedy, "")

@@ -126,15 +126,19 @@ func diagnoseStep(f failure, h hostFacts) error {
 		return noOverlay(f, errno, h)
 	case stepTest:
 		return unavailable("overlayfs of this kernel does not work as needed: "+f.Detail, "use a kernel of 5.11 or newer", f.Error())
+	case stepBwrap:
+		switch errno {
+		case syscall.E2BIG:
+			return setupFailed("the arguments of the command are too long", "put them into a file or standard input", f.Error())
+		case syscall.ENOENT, syscall.EACCES:
+			return unavailable("bubblewrap cannot be started: "+errno.Error(), installRemedy, f.Error())
+		}
 	case stepLower:
 		return setupFailed("the workspace directory cannot be opened: "+errno.Error(), "", f.Error())
 	case stepBind:
 		return setupFailed("something to be shown in the sandbox cannot be opened: "+f.Detail, "", f.Error())
 	case stepDisk:
 		return setupFailed("the scratch directory cannot be used: "+errno.Error(), "it must be on a file system with user xattrs, such as ext4, xfs or btrfs", f.Error())
-	}
-	if errno == syscall.E2BIG {
-		return setupFailed("the arguments of the command are too long", "put them into a file or standard input", f.Error())
 	}
 	return setupFailed("the sandbox could not be set up ("+f.Step+")", "", f.Error())
 }

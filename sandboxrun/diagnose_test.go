@@ -120,7 +120,9 @@ func TestDiagnoseStep(t *testing.T) {
 		{stepLower, syscall.ENOENT, hostFacts{}, ErrSetup, "workspace directory cannot be opened", ""},
 		{stepBind, syscall.ENOENT, hostFacts{}, ErrSetup, "cannot be opened", ""},
 		{stepDisk, syscall.EOPNOTSUPP, hostFacts{}, ErrSetup, "scratch directory cannot be used", "ext4"},
-		{"start bubblewrap", syscall.E2BIG, hostFacts{}, ErrSetup, "too long", "file"},
+		{stepBwrap, syscall.ENOENT, hostFacts{}, ErrUnavailable, "bubblewrap cannot be started", "install bubblewrap"},
+		{stepBwrap, syscall.EIO, hostFacts{}, ErrSetup, "start bubblewrap", ""},
+		{stepBwrap, syscall.E2BIG, hostFacts{}, ErrSetup, "too long", "file"},
 		{"something else", syscall.EIO, hostFacts{}, ErrSetup, "something else", ""},
 	} {
 		t.Run(fmt.Sprint(tc.step, tc.errno), func(t *testing.T) {

@@ -236,6 +236,22 @@ func TestErrorOfCallback(t *testing.T) {
 	}
 }
 
+// TestPanicOfCallback: it goes through, and leaves nothing behind.
+func TestPanicOfCallback(t *testing.T) {
+	r := newRunner(t)
+	mustExit(t, r, bash(`true`))
+	before := measure(t)
+	func() {
+		defer func() {
+			if recover() != "boom" {
+				t.Error("no panic")
+			}
+		}()
+		_, _ = r.Run(t.Context(), bash(`head -c 10000000 /dev/zero >a; :>b`), func(Change) error { panic("boom") })
+	}()
+	sameFootprint(t, before)
+}
+
 // TestChangesAfterFailure: they are reported, so that it can be said what was dropped.
 func TestChangesAfterFailure(t *testing.T) {
 	r := newRunner(t)

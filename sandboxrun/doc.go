@@ -1,2 +1,87 @@
 // Package sandboxrun runs scripts in sandboxes.
+//
+// A script sees a directory of the host as /workspace and may do with it what
+// it likes. The directory itself is never written: what the script changed
+// arrives, entry by entry, at a callback, after every process of the sandbox
+// is dead. What becomes of it is the caller's decision.
+//
+//	r, err := sandboxrun.New(ctx, sandboxrun.Config{})
+//	res, err := r.Run(ctx, sandboxrun.Run{
+//		Lower: dir,
+//		Argv:  []string{"/bin/bash", "--noprofile", "--norc", "-c", "ls >list"},
+//	}, func(c sandboxrun.Change) error { … })
+//
+// # What a script has
+//
+// Besides /workspace: the /usr of the host, read-only; empty /tmp, /dev/shm and
+// /home/user of limited size; a network of its own with nothing in it but
+// 127.0.0.1; uid and gid 1000, no capabilities, no way to more; an environment
+// of five variables; processes, ids, host name and System V objects of its own.
+// It has nothing else of the host: no other file, no socket, no variable, no
+// process. The full list of options is in bwrapArgs, and TestBwrapArgs keeps it.
+//
+// What it may write, open, fork and print is bounded by Limits. Memory is not:
+// that needs a cgroup. Until then a script is what the kernel takes first when
+// memory runs out.
+//
+// # The stage
+//
+// bubblewrap of version 0.8 cannot mount an overlay, and a script must not. So
+// a Runner starts its own program again (init calls StageMain) in new user,
+// mount and pid namespaces. This stage
+//
+//  1. opens what the host gives, makes its mounts private, and mounts a tmpfs
+//     of the size of what the script may write;
+//  2. mounts an overlay: the workspace below, the tmpfs on top (userxattr, or
+//     directories that are replaced would break; volatile, since nothing of it
+//     outlives the run). The lower directory is "." and the upper one is in
+//     /tmp, so that the mount options, which the script can read, tell nothing;
+//  3. starts bubblewrap with the overlay as the last mount. Its first process
+//     waits while the stage sets the rlimits (prlimit) and opens a pidfd;
+//  4. lets it go, and waits for its end or for the order to kill it;
+//  5. kills whatever is left, walks the upper directory, streams what it finds
+//     over a pipe, and exits, with which the tmpfs is gone.
+//
+// The stage reads the upper directory because it can: it has the capabilities
+// of its namespace there, so that mode 000 hides nothing, and no process is
+// left that could swap a file under its eyes. It opens everything without
+// following links and without blocking, and checks what it has opened.
+//
+// The parent trusts the stream as little as it would trust the script: every
+// length has a limit, every path and every order is checked (FuzzStream).
+//
+// # What a kill leaves
+//
+// Nothing. The stage is pid 1 of its pid namespace. However it ends — by
+// itself, by the order of its parent, by the death of its parent (PDEATHSIG,
+// and the end of file on its control pipe), by the kernel — all processes
+// below it are killed and waited for before its own end can be seen, and the
+// mounts go with them. There is no moment, from the first fork on, in which
+// the death of any process leaves another behind; bubblewrap's own
+// --die-with-parent has such a moment before the command starts. With changes
+// kept on disk (Config.Disk) a killed server leaves a directory in Scratch,
+// which the next New removes.
+//
+// PDEATHSIG is about threads. The goroutines that start the stage, and in it
+// bubblewrap, are locked to their threads while the child lives.
+//
+// # Root
+//
+// Nothing is ever run with host uid 0 (ErrRoot): a root that has been mapped
+// away is still the root that owns /proc/sys.
+//
+// # Known limits
+//
+// They come from overlayfs and are the same on every host.
+//   - rename(2) of a directory that was there before the run is EXDEV; mv copies.
+//   - The first write to a file, a chmod or a touch copies the whole of it,
+//     and counts as written.
+//   - A deletion counts as a file: removing a tree of more files than
+//     Limits.WriteFiles ends in ENOSPC.
+//   - Hard links of the workspace are broken by a write.
+//   - Files that belong to another uid than the server's cannot be written
+//     (EOVERFLOW).
+//   - bubblewrap says 128 + n both for a death by signal n and for an exit
+//     code of that value. It is reported as the signal.
+//   - The tmpfs at /tmp, /dev/shm and /home/user limit bytes, not files.
 package sandboxrun

@@ -37,8 +37,8 @@ func DefaultLimits() Limits {
 	}
 }
 
-// filled replaces each zero by its default.
-func (l Limits) filled() Limits {
+// Filled returns the limits with each zero replaced by its default.
+func (l Limits) Filled() Limits {
 	d := DefaultLimits()
 	orDefault(&l.Timeout, d.Timeout)
 	orDefault(&l.WriteBytes, d.WriteBytes)

@@ -21,8 +21,6 @@ const (
 // spareInodes are used by the stage and by overlayfs themselves.
 const spareInodes = 16
 
-const maxSpec = 16 << 20
-
 // mount builds the workspace: a tmpfs (or a directory on disk) for what the
 // script writes, over the lower directory.
 func (s *stageRun) mount() error {

@@ -60,7 +60,8 @@ func TestOutcomes(t *testing.T) {
 			if res.Outcome != tc.want || res.ExitCode != tc.code || res.Signal != tc.signal {
 				t.Errorf("outcome %s, exit %d, signal %q; stderr %.200s", res.Outcome, res.ExitCode, res.Signal, res.Stderr.Text)
 			}
-			if tc.timeout > 0 && (res.Duration < tc.timeout || res.Duration > tc.timeout+5*time.Second) {
+			// The two clocks of a run start a moment apart.
+			if tc.timeout > 0 && (res.Duration < tc.timeout-50*time.Millisecond || res.Duration > tc.timeout+10*time.Second) {
 				t.Errorf("took %v with a timeout of %v", res.Duration, tc.timeout)
 			}
 		})
@@ -123,7 +124,7 @@ func TestCancel(t *testing.T) {
 			if !errors.Is(err, why) || res.Outcome != Cancelled {
 				t.Errorf("outcome %s, error %v", res.Outcome, err)
 			}
-			if d := time.Since(start); d > 5*time.Second {
+			if d := time.Since(start); d > 15*time.Second {
 				t.Errorf("took %v", d)
 			}
 			if left := descendants(t); len(left) > 0 {
@@ -207,7 +208,7 @@ func TestFloodIsShort(t *testing.T) {
 	if res.Stdout.Total > 4*DefaultLimits().OutputMax || len(res.Stdout.Text) > 257<<10 {
 		t.Errorf("total %d, kept %d", res.Stdout.Total, len(res.Stdout.Text))
 	}
-	if res.Duration > 5*time.Second {
+	if res.Duration > 15*time.Second {
 		t.Errorf("took %v", res.Duration)
 	}
 }
@@ -246,6 +247,16 @@ func TestStdinError(t *testing.T) {
 	run.Stdin = io.MultiReader(strings.NewReader("half"), readerFunc(func([]byte) (int, error) { return 0, boom }))
 	if _, err := r.Run(t.Context(), run, nil); !errors.Is(err, boom) {
 		t.Errorf("a script had half of its input and the error is %v", err)
+	}
+}
+
+// TestStdinIsLeftAlone: a run that cannot start reads nothing.
+func TestStdinIsLeftAlone(t *testing.T) {
+	r := newRunner(t)
+	in := strings.NewReader("input")
+	run := Run{Lower: "/no/such/directory", Argv: []string{"/bin/cat"}, Stdin: in}
+	if _, err := r.Run(t.Context(), run, nil); !errors.Is(err, ErrSetup) || in.Len() != 5 {
+		t.Errorf("error %v, %d bytes left", err, in.Len())
 	}
 }
 

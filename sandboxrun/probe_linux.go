@@ -96,7 +96,7 @@ func (r *Runner) selfTest(ctx context.Context) error {
 		return setupFailed("the scratch directory cannot be used: "+errnoText(err), "", "")
 	}
 	defer drop()
-	l := Limits{Timeout: probeTime}.filled()
+	l := Limits{Timeout: probeTime}.Filled()
 	s, err := openSession(r.cfg.Self, spec{Disk: disk, Bytes: 1 << 20, Inodes: 256}, nil, nil, Run{}, l)
 	if err != nil {
 		return diagnoseStart(err, readFacts("/"))

@@ -55,7 +55,7 @@ func (r *Runner) Run(ctx context.Context, run Run, each func(Change) error) (Res
 
 // once runs the script with the place for its changes as it is set.
 func (r *Runner) once(ctx context.Context, b *bwrap, run Run, each func(Change) error) (Result, error) {
-	l := run.Limits.filled()
+	l := run.Limits.Filled()
 	disk, drop, err := r.scratch()
 	if err != nil {
 		return Result{Outcome: SetupFailed, ExitCode: -1}, setupFailed("the scratch directory cannot be used: "+errnoText(err), "", "")
@@ -101,7 +101,16 @@ func (s *session) run(ctx context.Context, run Run, l Limits, each func(Change) 
 		defer close(supervised)
 		s.supervise(ctx, l.Timeout)
 	}()
+	ended := false
+	defer func() {
+		if !ended { // each has panicked
+			close(s.done)
+			<-supervised
+			_ = s.close()
+		}
+	}()
 	g, e, err := s.follow(each)
+	ended = true
 	if err == nil {
 		// The stage has said all; what is left of it is taking its mounts down.
 		<-s.exited
@@ -198,8 +207,11 @@ func (s *session) explain(err error, crash string) error {
 		return setupFailed("the sandbox did not start or did not end in time", "look for processes that hang in the kernel (state D)", crash)
 	case errors.As(err, &fl):
 		return diagnoseStep(fl, readFacts("/"))
-	case crash != "":
-		return setupFailed("the stage of the sandbox crashed", "", crash)
+	}
+	select {
+	case <-s.gone:
+	default:
+		return setupFailed("the stage of the sandbox ended without a report", "if memory ran out, free some and try again", crash)
 	}
 	return fmt.Errorf("sandboxrun: %w", err)
 }

@@ -14,8 +14,9 @@ type Config struct {
 	// fixed list of directories, never the PATH of the agent.
 	Bwrap string
 	// Scratch is a directory for what scripts write, used when it cannot be
-	// kept in memory (kernels before 6.6) or when Disk is set. It belongs to
-	// one Runner at a time: New removes what an earlier process left there.
+	// kept in memory (kernels before 6.6) or when Disk is set. Its file system
+	// must be able to hold an overlay (ext4, xfs, btrfs). New makes it, and
+	// removes what killed processes left there.
 	Scratch string
 	// Disk keeps what scripts write in Scratch. The limit on written bytes is
 	// then watched every 100 ms, which is soft, instead of enforced.

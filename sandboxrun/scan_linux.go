@@ -83,8 +83,7 @@ func (c *scanner) one(upper, lower int, name string, path []byte, st *unix.Stat_
 	}
 	// A whiteout, or something that is not kept but hides what was there.
 	if lower >= 0 && exists(lower, name) {
-		ch.Kind, ch.Mode = Removed, 0
-		c.send(ch)
+		c.send(Change{Path: path, Kind: Removed})
 	}
 	return c.report.err
 }

@@ -13,19 +13,46 @@ import (
 const scratchPrefix = "run-"
 
 // scratch makes the directory for one run on disk, "" when it stays in memory.
-// drop removes it.
+// drop removes it. Until then the directory is locked, so that no other process
+// with the same scratch directory takes it for one that was left.
 func (r *Runner) scratch() (dir string, drop func(), err error) {
 	if !r.onDisk() {
 		return "", func() {}, nil
 	}
-	dir, err = os.MkdirTemp(r.cfg.Scratch, scratchPrefix)
-	if err != nil {
-		return "", nil, err
+	for {
+		dir, err = os.MkdirTemp(r.cfg.Scratch, scratchPrefix)
+		if err != nil {
+			return "", nil, err
+		}
+		lock, err := lockDir(dir)
+		if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.ENOENT) {
+			continue // a sweep was faster
+		}
+		if err != nil {
+			return "", nil, err
+		}
+		return dir, func() { _ = removeTree(dir); unix.Close(lock) }, nil
 	}
-	return dir, func() { _ = removeTree(dir) }, nil
 }
 
-// sweepScratch removes what a killed process left in its scratch directory.
+// lockDir takes the lock of a directory that exists, without waiting.
+func lockDir(dir string) (fd int, err error) {
+	fd, err = unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, os.NewSyscallError("open", err)
+	}
+	err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		err = unix.Access(dir, unix.F_OK) // it may have been removed meanwhile
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, os.NewSyscallError("flock", err)
+	}
+	return fd, nil
+}
+
+// sweepScratch removes what killed processes left in the scratch directory.
 func sweepScratch(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -36,10 +63,23 @@ func sweepScratch(dir string) error {
 	}
 	for _, e := range list {
 		if e.IsDir() && strings.HasPrefix(e.Name(), scratchPrefix) {
-			err = errors.Join(err, removeTree(filepath.Join(dir, e.Name())))
+			err = errors.Join(err, sweepRun(filepath.Join(dir, e.Name())))
 		}
 	}
 	return err
+}
+
+// sweepRun removes the directory of a run unless the run still goes on.
+func sweepRun(dir string) error {
+	lock, err := lockDir(dir)
+	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(lock)
+	return removeTree(dir)
 }
 
 // removeTree removes a directory that a script filled: however deep, with

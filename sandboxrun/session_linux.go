@@ -67,7 +67,9 @@ func openSession(self string, sp spec, args []string, data []Data, r Run, l Limi
 		err = s.start(self, files)
 	}
 	for _, f := range files {
-		f.Close()
+		if f != s.log {
+			f.Close()
+		}
 	}
 	if err != nil {
 		s.closeFiles()
@@ -114,7 +116,9 @@ func (s *session) files(sp spec, args []string, data []Data, stdin bool) (files 
 		null()
 	}
 	toChild(&s.streams[0], false)
-	memory("stage-log", nil)
+	if memory("stage-log", nil); err == nil {
+		s.log = files[len(files)-1]
+	}
 	toChild(&s.control, true)
 	toChild(&s.report, false)
 	memory("stage-orders", sp.marshal())
@@ -190,9 +194,16 @@ func (r *readError) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// feed copies stdin to the script.
+// feed copies stdin to the script. Nothing is read before the script starts:
+// a setup that fails can be tried again with the same input.
 func (s *session) feed(stdin io.Reader) {
-	if stdin == nil {
+	started := false
+	select {
+	case <-s.released:
+		started = true
+	case <-s.done:
+	}
+	if stdin == nil || !started {
 		s.stdinDone <- nil
 		return
 	}
@@ -219,7 +230,7 @@ func (s *session) supervise(ctx context.Context, timeout time.Duration) {
 			released = nil
 			deadline.Reset(timeout)
 		case <-gone:
-			gone = nil
+			gone, flooded = nil, nil
 			deadline.Stop()
 		case <-flooded:
 			flooded = nil

@@ -91,7 +91,7 @@ func TestUnavailable(t *testing.T) {
 		{"setuid", program("setuid", "exit 0", 0o755|os.ModeSetuid), "is setuid, which is unsafe here"},
 		{"setgid", program("setgid", "exit 0", 0o755|os.ModeSetgid), "is setuid, which is unsafe here"},
 		{"broken", program("broken", "exit 1", 0o755), "does not answer --help"},
-		{"old", program("old", `[ $1 = --version ] && echo bubblewrap 0.4.1; /usr/bin/bwrap --help 2>&1 | grep -v -e --disable-userns -e --size; exit 0`, 0o755), "bubblewrap 0.4.1 at " + dir + "/old is too old: it lacks "},
+		{"old", program("old", `if [ $1 = --version ]; then echo bubblewrap 0.4.1; exit 0; fi; /usr/bin/bwrap --help 2>&1 | grep -v -e --disable-userns -e --size; exit 0`, 0o755), "bubblewrap 0.4.1 at " + dir + "/old is too old: it lacks "},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r, err := New(t.Context(), Config{Bwrap: tc.bwrap})
@@ -146,7 +146,6 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestStageIsNotRunByHand: the marker alone starts nothing.
 func TestMissingSelf(t *testing.T) {
 	r := runnerWith(t, Config{Self: "/no/such/program"})
 	if _, err := r.Run(t.Context(), Run{Argv: []string{"/bin/true"}}, nil); !errors.Is(err, ErrSetup) {
@@ -159,6 +158,19 @@ func TestSelfWithoutStageMain(t *testing.T) {
 	r := runnerWith(t, Config{Self: "/bin/true"})
 	if _, err := r.Run(t.Context(), Run{Argv: []string{"/bin/true"}}, nil); err == nil {
 		t.Error("no error")
+	} else if !errors.Is(err, ErrSetup) || !strings.Contains(err.Error(), "ended without a report") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestStageCrashes: its last words are in the error, not in the script's output.
+func TestStageCrashes(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "stage")
+	must(t, os.WriteFile(path, []byte("#!/bin/sh\necho panic: boom >&2; exit 2\n"), 0o755))
+	res, err := runnerWith(t, Config{Self: path}).Run(t.Context(), Run{Argv: []string{"/bin/true"}}, nil)
+	var se *SetupError
+	if !errors.As(err, &se) || se.Stderr != "panic: boom\n" || res.Stderr.Total != 0 {
+		t.Errorf("error %+v", se)
 	}
 }
 

@@ -10,5 +10,6 @@ const (
 	stepXattr   = "user xattrs on tmpfs"
 	stepDisk    = "use the scratch directory"
 	stepOverlay = "mount overlay"
+	stepBwrap   = "start bubblewrap"
 	stepTest    = "test the overlay"
 )

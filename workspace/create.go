@@ -45,7 +45,7 @@ func Create(path string, o CreateOptions) (*Image, error) {
 	if _, err := os.Lstat(path); err == nil {
 		return nil, imageError("create", ErrExists, "")
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".new-*.vdisk")
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".vdisk-new-*")
 	if err != nil {
 		return nil, fmt.Errorf("create image: %w", err)
 	}
@@ -87,13 +87,36 @@ func publish(tmp *os.File, path string, mode os.FileMode) error {
 	if err := tmp.Sync(); err != nil {
 		return fmt.Errorf("create image: %w", err)
 	}
-	if err := os.Link(tmp.Name(), path); errors.Is(err, fs.ErrExist) {
+	if err := linkOrMove(tmp.Name(), path); errors.Is(err, fs.ErrExist) {
 		return imageError("create", ErrExists, "")
 	} else if err != nil {
 		return fmt.Errorf("create image: %w", err)
 	}
 	if err := hostos.SyncDir(filepath.Dir(path)); err != nil {
 		return fmt.Errorf("create image: %w", err)
+	}
+	return nil
+}
+
+// linkOrMove gives a file a name that must be free.
+func linkOrMove(from, to string) error {
+	err := os.Link(from, to)
+	if err == nil || errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return reserveAndMove(from, to)
+}
+
+// reserveAndMove is for file systems without hard links. A crash between its
+// steps leaves an empty file.
+func reserveAndMove(from, to string) error {
+	f, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	f.Close()
+	if err := os.Rename(from, to); err != nil {
+		return errors.Join(err, os.Remove(to))
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -55,6 +56,12 @@ func mustPath(t testing.TB, s string) Path {
 type step struct {
 	Change
 	text string
+}
+
+// GoString keeps the reports of failed model runs short.
+func (s step) GoString() string {
+	return fmt.Sprintf("{%c %q %d bytes, mode %o, target %q, replace %v, opaque %v, recursive %v, parents %v}",
+		s.Op, s.Path.Rel(), len(s.text), s.Mode, s.Target, s.Replace, s.Opaque, s.Recursive, s.Parents)
 }
 
 func put(path, text string) step {

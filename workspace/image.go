@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,6 +27,10 @@ type Image struct {
 	identity *identity
 	packer   packer
 	scratch  scratchPool
+
+	writing sync.Mutex  // one update at a time; bbolt's own lock is not given back after a fault
+	opening sync.Mutex  // held while a read transaction begins, for the same reason
+	stopped atomic.Bool // no update any more, see transact
 
 	lastChunk atomic.Uint64 // highest chunk id given out
 	lastStage atomic.Uint64
@@ -76,6 +81,13 @@ func (im *Image) ReadOnly() bool { return im.readOnly }
 // Close waits for running calls and closes the file, with which its lock goes.
 // Later calls fail with an error that wraps fs.ErrClosed. Closing twice is no error.
 func (im *Image) Close() error {
+	im.writing.Lock()
+	defer im.writing.Unlock()
+	if im.stopped.Load() {
+		// bbolt may wait for ever for a lock of its own. The memory map stays.
+		im.file.Close()
+		return nil
+	}
 	return guard("close", func() error {
 		if err := im.db.Close(); err != nil {
 			return fmt.Errorf("close image: %w", err)
@@ -87,28 +99,111 @@ func (im *Image) Close() error {
 
 // view runs fn in a read transaction. It sees one commit and blocks nobody.
 func (im *Image) view(op string, fn func(*bolt.Tx) error) error {
-	return guard(op, func() error { return im.explain(op, im.db.View(fn)) })
+	return guard(op, func() error {
+		tx, err := im.begin()
+		if err != nil {
+			return explain(op, err)
+		}
+		defer tx.Rollback()
+		return fn(tx)
+	})
+}
+
+func (im *Image) begin() (*bolt.Tx, error) {
+	im.opening.Lock()
+	defer im.opening.Unlock()
+	return im.db.Begin(false)
 }
 
 // update runs fn in the one write transaction: all of it becomes durable, or
-// nothing. size is about how many bytes it is going to write; when the host's
-// file system does not have them the update is refused before it begins.
+// nothing. size is how many bytes of chunks it is going to write; when the
+// host's file system does not have them the update is refused before it begins.
+// What writes none, such as a removal, is tried on a full disk too: it mostly
+// finds room within the file.
 func (im *Image) update(op string, size int, fn func(*bolt.Tx) error) error {
 	if im.readOnly {
 		return imageError(op, ErrReadOnly, "")
 	}
-	if free, _, err := hostos.Free(im.place); err == nil && free < uint64(size)+spareBytes {
-		return imageError(op, ErrNoSpace, fmt.Sprintf("%d bytes are free", free))
+	if size > 0 && im.full(uint64(size)+spareBytes) {
+		return imageError(op, ErrNoSpace, "")
 	}
-	return guard(op, func() error { return im.explain(op, im.db.Update(fn)) })
+	im.writing.Lock()
+	defer im.writing.Unlock()
+	if im.stopped.Load() {
+		return imageError(op, ErrCorrupt, "an earlier write failed halfway; it has to be opened again")
+	}
+	return guard(op, func() error { return explain(op, im.transact(op, fn)) })
 }
 
-// spareBytes is what an update leaves free on the host's file system: copied
-// pages, the free list, and the steps in which the file grows.
-const spareBytes = 16 << 20
+// transact is bbolt's Update, written out: where that is left by a panic it
+// may keep its lock, or roll back over the page that just faulted.
+func (im *Image) transact(op string, fn func(*bolt.Tx) error) error {
+	sound := false
+	defer func() {
+		if !sound {
+			im.stopped.Store(true)
+		}
+	}()
+	tx, err := im.db.Begin(true)
+	if err != nil {
+		sound = true
+		return err
+	}
+	if err := attempt(op, tx, fn); err != nil {
+		sound = tx.Rollback() == nil
+		return err
+	}
+	id := tx.ID()
+	if err := tx.Commit(); err != nil {
+		sound = !im.visible(id)
+		if im.full(spareBytes) {
+			return imageError(op, ErrNoSpace, "")
+		}
+		return fmt.Errorf("%s: write image: %w", op, err)
+	}
+	sound = true
+	return nil
+}
+
+// attempt runs fn so that damage it runs into is an error. A panic of our own
+// goes on, but not without a rollback.
+func attempt(op string, tx *bolt.Tx, fn func(*bolt.Tx) error) error {
+	done := false
+	defer func() {
+		if !done {
+			_ = tx.Rollback()
+		}
+	}()
+	err := guard(op, func() error { return fn(tx) })
+	done = true
+	return err
+}
+
+// visible says whether a transaction whose commit failed can be seen all the
+// same: its header page was written, and what failed was making it durable.
+// Nothing may be built on it, for a power cut could take it away.
+func (im *Image) visible(id int) bool {
+	tx, err := im.begin()
+	if err != nil {
+		return true
+	}
+	defer tx.Rollback()
+	return tx.ID() >= id
+}
+
+// spareBytes is what has to be free beyond the chunks of an update: copied
+// pages, the free list, and a step in which the file grows.
+const spareBytes = 2 * growStep
+
+// full says whether the host's file system has less than this free. One that
+// does not tell is not full.
+func (im *Image) full(need uint64) bool {
+	free, _, err := hostos.Free(im.place)
+	return err == nil && free < need
+}
 
 // explain turns an error of bbolt into one of ours.
-func (im *Image) explain(op string, err error) error {
+func explain(op string, err error) error {
 	if errors.Is(err, bolterrors.ErrDatabaseNotOpen) {
 		return fmt.Errorf("%s: disk image: %w", op, fs.ErrClosed)
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -70,6 +71,31 @@ func TestCreateRefusesWhatIsThere(t *testing.T) {
 	wantKind(t, err, ErrTooLarge)
 }
 
+// Both ways to give a new image its name respect what is there.
+func TestNaming(t *testing.T) {
+	for name, move := range map[string]func(from, to string) error{"by a link": linkOrMove, "without links": reserveAndMove} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			from, to := filepath.Join(dir, "from"), filepath.Join(dir, "to")
+			if err := move(from, to); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("nothing to name: %v", err)
+			}
+			if _, err := os.Lstat(to); err == nil {
+				t.Error("a failure leaves the name behind")
+			}
+			os.WriteFile(from, []byte("new"), 0o600)
+			if err := move(from, to); err != nil || string(must(os.ReadFile(to))) != "new" {
+				t.Error(err)
+			}
+			os.Remove(from)
+			os.WriteFile(from, []byte("newer"), 0o600)
+			if err := move(from, to); !errors.Is(err, fs.ErrExist) || string(must(os.ReadFile(to))) != "new" {
+				t.Errorf("a name that is taken: %v", err)
+			}
+		})
+	}
+}
+
 func TestReopen(t *testing.T) {
 	im, path := newImage(t, CreateOptions{Label: "x"})
 	mustDo(t, im, put("a/b", lines(1000)), link("l", "a"))
@@ -110,6 +136,19 @@ func TestLock(t *testing.T) {
 	defer b.Close()
 	_, err = Open(path, OpenOptions{Wait: time.Millisecond})
 	wantKind(t, err, ErrLocked)
+}
+
+func TestShortCommand(t *testing.T) {
+	for in, want := range map[string]string{
+		"/usr/local/bin/mcp-vdisk serve --state /home/u/x": "mcp-vdisk serve",
+		"./mcp-vdisk --state /home/u/x serve":              "mcp-vdisk",
+		"mcp-vdisk /home/u/x":                              "mcp-vdisk",
+		"":                                                 "unknown",
+	} {
+		if got := shortCommand(in); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
 }
 
 func TestReadOnly(t *testing.T) {
@@ -196,7 +235,7 @@ func TestOpenWhatIsNoImage(t *testing.T) {
 	image := func(edit func(path string, b []byte) []byte) func(*testing.T, string) {
 		return func(t *testing.T, path string) {
 			im, from := newImage(t, CreateOptions{})
-			mustDo(t, im, put("a", lines(3000)), mkdir("b"))
+			mustDo(t, im, put("a", string(noise(rand.New(rand.NewPCG(1, 2)), 200_000))), mkdir("b"))
 			im.Close()
 			if err := os.WriteFile(path, edit(path, must(os.ReadFile(from))), 0o600); err != nil {
 				t.Fatal(err)

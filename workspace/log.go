@@ -48,6 +48,9 @@ const findBatch = 4096
 // whose fate is unknown is one of the last. There is no index: a miss reads the
 // heads of all records, about a million per second.
 func (im *Image) FindCommit(call string) (Commit, bool, error) {
+	if call == "" {
+		return Commit{}, false, nil
+	}
 	var found *record
 	next := ^uint64(0)
 	for found == nil && next > 0 {

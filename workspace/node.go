@@ -155,6 +155,9 @@ func decodeNode(in []byte) (*Node, error) {
 	switch n.Kind {
 	case KindFile:
 		n.Size, n.Lines, n.SHA256 = d.int63(), d.int63(), d.id()
+		if n.Lines > n.Size {
+			d.fail("more lines than bytes")
+		}
 		d.body(n)
 	case KindDir:
 	case KindSymlink:

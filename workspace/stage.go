@@ -4,16 +4,12 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"math"
-	"sync"
 
 	chunkers "github.com/PlakarKorp/go-cdc-chunkers"
 	_ "github.com/PlakarKorp/go-cdc-chunkers/chunkers/fastcdc" // registers the algorithm
-	bolt "go.etcd.io/bbolt"
 )
 
 // Stage takes contents ahead of the commit that will refer to them, so that a
@@ -181,100 +177,6 @@ func (s *Stage) account(n int) error {
 	return nil
 }
 
-// store returns the id under which these bytes are, or will be, in the image.
-func (s *Stage) store(sum [32]byte, plain []byte) (uint64, error) {
-	if id, ok := s.inWait[sum]; ok {
-		return id, nil
-	}
-	var id uint64
-	err := s.im.view("stage", func(tx *bolt.Tx) error {
-		if id = hashed(tx, sum); id == 0 && s.written {
-			id = s.pendingID(tx, sum)
-		}
-		return nil
-	})
-	if err != nil || id != 0 {
-		return id, err
-	}
-	id = s.im.lastChunk.Add(1)
-	value := s.im.packer.pack(id, sum, plain)
-	if s.bytes+len(value) > stageBytes {
-		if err := s.flush(); err != nil {
-			return 0, err
-		}
-	}
-	s.waiting = append(s.waiting, stored{id, sum, value})
-	s.bytes += len(value)
-	s.inWait[sum] = id
-	return id, nil
-}
-
-// flush writes what waits. Each chunk gets a mark in "pending", under
-// pendingKey: its id. The marks are also how the stage finds its own chunks
-// again; they are not in "byhash" before a commit, so no one else builds on a
-// chunk that may be swept.
-func (s *Stage) flush() error {
-	if len(s.waiting) == 0 {
-		return nil
-	}
-	err := s.im.update("stage", s.bytes, func(tx *bolt.Tx) error {
-		for _, c := range s.waiting {
-			if err := putChunk(tx, &c); err != nil {
-				return err
-			}
-			key := s.pendingKey(c.sum)
-			if err := tx.Bucket(bucketPending).Put(key, seal(key, uintKey(c.id))); err != nil {
-				return fmt.Errorf("stage: %w", err)
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	s.written = true
-	s.forget()
-	return nil
-}
-
-// forget drops what waits in memory.
-func (s *Stage) forget() {
-	clear(s.waiting)
-	s.waiting, s.bytes = s.waiting[:0], 0
-	clear(s.inWait)
-}
-
-// putChunk stores a packed chunk and remembers its id as used.
-func putChunk(tx *bolt.Tx, c *stored) error {
-	b := tx.Bucket(bucketChunks)
-	if err := b.Put(uintKey(c.id), c.value); err != nil {
-		return fmt.Errorf("store chunk: %w", err)
-	}
-	if c.id > b.Sequence() {
-		return b.SetSequence(c.id)
-	}
-	return nil
-}
-
-// Keys of "pending": one letter for what is kept, then whose it is.
-const pendingStage = 's'
-
-// pendingPrefix is what the marks of a stage start with.
-func (s *Stage) pendingPrefix() []byte {
-	return binary.BigEndian.AppendUint64([]byte{pendingStage}, s.id)
-}
-
-func (s *Stage) pendingKey(sum [32]byte) []byte { return append(s.pendingPrefix(), sum[:]...) }
-
-func (s *Stage) pendingID(tx *bolt.Tx, sum [32]byte) uint64 {
-	key := s.pendingKey(sum)
-	value, err := unseal(key, tx.Bucket(bucketPending).Get(key))
-	if err != nil || len(value) != 8 {
-		return 0
-	}
-	return binary.BigEndian.Uint64(value)
-}
-
 // Discard gives back what the stage stored. It may be called any number of
 // times, and does nothing once a commit used the stage.
 func (s *Stage) Discard() error {
@@ -295,110 +197,6 @@ func (s *Stage) finish() {
 	s.forget()
 }
 
-// sweepBatch is how many pending chunks one update takes away.
-const sweepBatch = 4096
-
-// sweepPending removes pending chunks whose marks start with prefix.
-func (im *Image) sweepPending(prefix []byte) error {
-	for {
-		n := 0
-		err := im.update("sweep", 0, func(tx *bolt.Tx) error {
-			marks := pendingMarks(tx, prefix, sweepBatch)
-			n = len(marks)
-			for _, m := range marks {
-				if err := m.drop(tx); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil || n < sweepBatch {
-			return err
-		}
-	}
-}
-
-// mark says that a chunk is pending.
-type mark struct {
-	key []byte
-	sum [32]byte
-	id  uint64 // 0 when the mark is damaged
-}
-
-// pendingMarks reads up to most marks; they do not point into the map.
-func pendingMarks(tx *bolt.Tx, prefix []byte, most int) []mark {
-	var marks []mark
-	c := tx.Bucket(bucketPending).Cursor()
-	for k, v := c.Seek(prefix); k != nil && bytes.HasPrefix(k, prefix) && len(marks) < most; k, v = c.Next() {
-		m := mark{key: bytes.Clone(k)}
-		if value, err := unseal(k, v); err == nil && len(value) == 8 && len(k) == 1+8+sha256.Size {
-			m.id = binary.BigEndian.Uint64(value)
-			copy(m.sum[:], k[1+8:])
-		}
-		marks = append(marks, m)
-	}
-	return marks
-}
-
-// drop removes a mark and its chunk.
-func (m *mark) drop(tx *bolt.Tx) error {
-	if m.id != 0 {
-		if err := tx.Bucket(bucketChunks).Delete(uintKey(m.id)); err != nil {
-			return fmt.Errorf("sweep: %w", err)
-		}
-	}
-	if err := tx.Bucket(bucketPending).Delete(m.key); err != nil {
-		return fmt.Errorf("sweep: %w", err)
-	}
-	return nil
-}
-
-// settle makes the chunks that a commit uses part of the image, within the
-// commit's transaction, and drops those it does not use.
-func (s *Stage) settle(tx *bolt.Tx, used map[uint64]bool) error {
-	for i := range s.waiting {
-		c := &s.waiting[i]
-		if !used[c.id] {
-			continue
-		}
-		if err := putChunk(tx, c); err != nil {
-			return err
-		}
-		if err := putHash(tx, c.sum, c.id); err != nil {
-			return err
-		}
-	}
-	if !s.written {
-		return nil
-	}
-	for _, m := range pendingMarks(tx, s.pendingPrefix(), math.MaxInt) {
-		if !used[m.id] {
-			if err := m.drop(tx); err != nil {
-				return err
-			}
-			continue
-		}
-		if err := putHash(tx, m.sum, m.id); err != nil {
-			return err
-		}
-		if err := tx.Bucket(bucketPending).Delete(m.key); err != nil {
-			return fmt.Errorf("commit: %w", err)
-		}
-	}
-	return nil
-}
-
-// putHash makes a chunk findable by its hash, unless another already is.
-func putHash(tx *bolt.Tx, sum [32]byte, id uint64) error {
-	if hashed(tx, sum) != 0 {
-		return nil
-	}
-	if err := tx.Bucket(bucketByHash).Put(sum[:], seal(sum[:], uintKey(id))); err != nil {
-		return fmt.Errorf("commit: %w", err)
-	}
-	return nil
-}
-
 // use adds the ids of all chunks that a content needs.
 func (c *Content) use(ids map[uint64]bool) {
 	if c.body.list != nil {
@@ -408,28 +206,3 @@ func (c *Content) use(ids map[uint64]bool) {
 		ids[r.id] = true
 	}
 }
-
-// scratch are the buffers with which one content is read.
-type scratch struct {
-	head [maxSingle + 1]byte
-	win  []byte
-}
-
-// window is where the chunker works.
-func (b *scratch) window() []byte {
-	if b.win == nil {
-		b.win = make([]byte, 2*maxChunk)
-	}
-	return b.win
-}
-
-type scratchPool struct{ pool sync.Pool }
-
-func (p *scratchPool) get() *scratch {
-	if b, ok := p.pool.Get().(*scratch); ok {
-		return b
-	}
-	return new(scratch)
-}
-
-func (p *scratchPool) put(b *scratch) { p.pool.Put(b) }

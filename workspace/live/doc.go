@@ -22,8 +22,8 @@
 // before the machine last started, since only then can data be lost that a file
 // system had promised: nothing here is ever synced to the disk.
 //
-// A file is written under another name and renamed into place, never changed in
-// place; a directory's children are written before its own mode is narrowed.
+// A file is written under another name and renamed into place, never changed where
+// it stands; a directory's children are written before its own mode is narrowed.
 // Everything happens relative to open directories (os.Root), one component at
 // a time, after a look that the component is a directory and no link. Links are
 // stored as they are: they mean something inside the sandbox only. The view has

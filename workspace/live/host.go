@@ -122,12 +122,10 @@ func (v *View) place(d *os.Root, name string, p workspace.Path, n *workspace.Nod
 	if err := v.write(d, tmp, p, n); err != nil {
 		return errors.Join(err, removeTree(d, tmp))
 	}
-	if dir, err := isDir(d, name); err != nil {
+	// Nobody reads the directory now, so what stands there may go first: ext4
+	// writes a file out at once when it is renamed over another.
+	if err := removeTree(d, name); err != nil {
 		return err
-	} else if dir {
-		if err := removeTree(d, name); err != nil {
-			return err
-		}
 	}
 	return d.Rename(tmp, name)
 }

@@ -29,37 +29,40 @@ func (s state) moving(to string) state {
 
 // sameBoot says whether the state was written since the machine started. If
 // it was, a killed process has lost nothing that it had written.
-func (s state) sameBoot() bool { return s.boot != "" && s.boot == bootID() }
+func (s state) sameBoot() bool { return s.boot != unknownBoot && s.boot == bootID() }
 
-// bootID changes with every start of the machine (random(4)); "" where there
-// is no such thing.
+const unknownBoot = "unknown"
+
+// bootID changes with every start of the machine (random(4)).
 func bootID() string {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		return ""
+		return unknownBoot
 	}
 	return string(bytes.TrimSpace(b))
 }
 
 func (s state) String() string {
 	if s.clean {
-		return fmt.Sprintf("clean %s %d %s\n", s.id, s.seq, s.boot)
+		return fmt.Sprintf("clean %s %d %s", s.id, s.seq, s.boot)
 	}
-	return fmt.Sprintf("moving %s>%s %s\n", s.id, s.to, s.boot)
+	return fmt.Sprintf("moving %s>%s %s", s.id, s.to, s.boot)
 }
+
+// stateSize is the length of live.state: one record, padded, so that it can be
+// written in place by one write(2), which a signal does not cut.
+const stateSize = 256
 
 // readState reads live.state; a missing or unreadable one is the zero state,
 // which is not clean and of no boot.
-func readState(root *os.Root) state {
-	b, err := root.ReadFile(stateName)
-	if err != nil {
-		return state{}
-	}
-	return parseState(string(b))
+func readState(f *os.File) state {
+	b := make([]byte, stateSize)
+	n, _ := f.ReadAt(b, 0)
+	return parseState(string(b[:n]))
 }
 
 func parseState(text string) state {
-	w := strings.Split(strings.TrimSuffix(text, "\n"), " ")
+	w := strings.Split(strings.TrimRight(text, " \n"), " ")
 	switch {
 	case len(w) == 4 && w[0] == "clean":
 		seq, err := strconv.ParseUint(w[2], 10, 64)
@@ -74,16 +77,12 @@ func parseState(text string) state {
 	return state{}
 }
 
-// setState writes live.state. It is renamed into place, so a reader sees the
-// old or the new one.
+// setState writes live.state.
 func (v *View) setState(s state) error {
-	const tmp = stateName + ".new"
-	if err := v.root.WriteFile(tmp, []byte(s.String()), 0o600); err != nil {
+	line := fmt.Sprintf("%-*s\n", stateSize-1, s)
+	if _, err := v.file.WriteAt([]byte(line), 0); err != nil {
 		return err
 	}
-	if err := v.root.Rename(tmp, stateName); err != nil {
-		return err
-	}
-	v.state = s
+	v.state, v.known = s, true
 	return nil
 }

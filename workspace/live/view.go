@@ -24,7 +24,9 @@ type View struct {
 
 	mu    sync.Mutex
 	root  *os.Root // base
-	state state
+	file  *os.File // live.state
+	state state    // what it says
+	known bool     // the state was written, or checked against the image, by this View
 }
 
 const (
@@ -59,7 +61,13 @@ func Open(dir string, im *workspace.Image) (*View, error) {
 		lock.Close()
 		return nil, fmt.Errorf("open live view: %w", err)
 	}
-	return &View{im: im, base: base, lock: lock, root: root, state: readState(root)}, nil
+	file, err := root.OpenFile(stateName, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		root.Close()
+		lock.Close()
+		return nil, fmt.Errorf("open live view: %w", explain(err))
+	}
+	return &View{im: im, base: base, lock: lock, root: root, file: file, state: readState(file)}, nil
 }
 
 func takeLock(path string) (*os.File, error) {
@@ -151,10 +159,14 @@ func (v *View) start() (seq uint64, ok bool) {
 	if !v.state.clean || !v.state.sameBoot() {
 		return 0, false
 	}
+	if v.known {
+		return v.state.seq, true
+	}
 	log, err := v.im.Log(v.state.seq-1, 1)
 	if err != nil || len(log) != 1 || log[0].Seq != v.state.seq || log[0].ID != v.state.id {
 		return 0, false
 	}
+	v.known = true
 	return v.state.seq, true
 }
 
@@ -162,10 +174,14 @@ func (v *View) start() (seq uint64, ok bool) {
 func (v *View) Close() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	return v.close()
+}
+
+func (v *View) close() error {
 	if v.root == nil {
 		return nil
 	}
-	err := errors.Join(v.root.Close(), v.lock.Close())
+	err := errors.Join(v.file.Close(), v.root.Close(), v.lock.Close())
 	v.root = nil
 	return err
 }
@@ -173,19 +189,13 @@ func (v *View) Close() error {
 // Drop closes the view and removes its directory. The image is not touched.
 func (v *View) Drop() error {
 	v.mu.Lock()
+	defer v.mu.Unlock()
 	if v.root != nil {
-		for _, name := range []string{stateName, treeName} {
-			if err := removeTree(v.root, name); err != nil {
-				v.mu.Unlock()
-				return fmt.Errorf("drop live view: %w", err)
-			}
+		if err := removeTree(v.root, treeName); err != nil {
+			return fmt.Errorf("drop live view: %w", err)
 		}
 	}
-	v.mu.Unlock()
-	if err := v.Close(); err != nil {
-		return fmt.Errorf("drop live view: %w", err)
-	}
-	if err := os.RemoveAll(v.base); err != nil {
+	if err := errors.Join(os.RemoveAll(v.base), v.close()); err != nil {
 		return fmt.Errorf("drop live view: %w", err)
 	}
 	return nil

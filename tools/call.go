@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"runtime/debug"
 	"strings"
@@ -52,7 +51,7 @@ type call struct {
 	started time.Time
 
 	facts  audit.Facts // public facts of the arguments
-	source string      // sha256 of the executed source
+	source string      // sha256 of the script's source, once it is known
 	before string      // image commit ids around the call
 	after  string
 	out    audit.Out
@@ -71,7 +70,7 @@ func (t *Tools) Call(ctx context.Context, tool string, raw []byte) Result {
 	c := &call{id: ulid.Make().String(), tool: tool, caller: callerOf(ctx), raw: raw, started: t.now(), facts: audit.Facts{}}
 	r := t.run(ctx, c)
 	r.Tool, r.Call = tool, c.id
-	if r.Err != nil && r.Err.cause != nil {
+	if r.Err != nil && r.Err.ofHost() {
 		t.cfg.Logger.WarnContext(ctx, "tool failed", "call", c.id, "tool", tool, "code", r.Err.Code, "cause", r.Err.cause)
 	}
 	return r
@@ -108,7 +107,10 @@ func (t *Tools) check(c *call) error {
 		IfVersion string  `json:"if_version"`
 	}](c)
 	if err == nil && a.Path != nil {
-		_, err = workspace.Clean(*a.Path)
+		var p workspace.Path
+		if p, err = workspace.Clean(*a.Path); err == nil && p.IsRoot() {
+			err = onRoot(c.tool)
+		}
 	}
 	if err == nil && a.IfVersion != "" {
 		_, err = parseVersion(a.IfVersion)
@@ -124,7 +126,7 @@ func (t *Tools) check(c *call) error {
 
 func (t *Tools) refused(ctx context.Context, c *call, e *Error) Result {
 	entry := t.entry(c, audit.EvCallRefused)
-	entry.Dec, entry.Reason, entry.Err = "deny", e.Sentence, string(e.Code)
+	entry.Dec, entry.Reason, entry.Err = "deny", e.reason(), string(e.Code)
 	entry.Dur = t.now().Sub(c.started).Microseconds()
 	// A client that hangs up must not keep its refusal out of the log.
 	receipt, err := t.cfg.Log.Append(context.WithoutCancel(ctx), t.streamName, entry)
@@ -152,7 +154,8 @@ func (t *Tools) read(ctx context.Context, c *call) Result {
 func (t *Tools) mutate(ctx context.Context, c *call) Result {
 	intent := t.entry(c, audit.EvCallIntent)
 	intent.Dec = "allow"
-	if _, err := t.cfg.Log.Append(ctx, t.streamName, intent); err != nil {
+	// A client that hangs up now leaves an intent with an outcome, not one alone.
+	if _, err := t.cfg.Log.Append(context.WithoutCancel(ctx), t.streamName, intent); err != nil {
 		return errorResult(asError(err))
 	}
 	r := t.handle(ctx, c)
@@ -161,39 +164,39 @@ func (t *Tools) mutate(ctx context.Context, c *call) Result {
 	t.outcome(c, &entry, r)
 	receipt, err := t.cfg.Log.Note(context.WithoutCancel(ctx), t.streamName, entry)
 	if err != nil {
-		return errorResult(unrecorded(c, err))
+		return errorResult(c.late(err, "its outcome could not be written to the audit log"))
 	}
 	r.Receipt = receipt
 	return r
 }
 
-// unrecorded says what stands on the disk when only the last record of a call
-// could not be written.
-func unrecorded(c *call, err error) *Error {
+// late is an error that came when the call may have changed the disk already:
+// it says so if it has.
+func (c *call) late(err error, what string) *Error {
 	e := asError(err)
 	if c.after != "" && c.after != c.before {
-		e.Sentence = "the change was saved, but its outcome could not be written to the audit log"
+		e.Sentence = "the change was saved, but " + what
 		e.Hint = "tell the person; read the file before changing it again"
 	}
 	return e
 }
 
-// handle runs the handler within the gate and turns a panic into INTERNAL.
+// handle runs the handler and turns a panic into INTERNAL.
 func (t *Tools) handle(ctx context.Context, c *call) (r Result) {
 	defer func() {
 		if p := recover(); p != nil {
-			e := asError(fmt.Errorf("panic in %s: %v\n%s", c.tool, p, debug.Stack()))
-			r = errorResult(e)
+			err := fmt.Errorf("panic in %s: %v\n%s", c.tool, p, debug.Stack())
+			r = errorResult(c.late(err, "something went wrong inside mcp-vdisk after that"))
 		}
 	}()
+	if ctx.Err() != nil {
+		return errorResult(asError(context.Cause(ctx)))
+	}
 	r, err := t.handlers()[c.tool](ctx, c)
-	if err == nil {
-		return r
+	if err != nil {
+		return errorResult(asError(err))
 	}
-	if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
-		return errorResult(&Error{Code: Cancelled, Sentence: "the call was cancelled; nothing was changed", cause: err})
-	}
-	return errorResult(asError(err))
+	return r
 }
 
 // entry fills what every record of a call holds.
@@ -214,7 +217,7 @@ func (t *Tools) outcome(c *call, e *audit.Entry, r Result) {
 	out.OK = r.OK()
 	if r.Err != nil {
 		out.Code = string(r.Err.Code)
-		e.Err, e.Reason = string(r.Err.Code), r.Err.Sentence
+		e.Err, e.Reason = string(r.Err.Code), r.Err.reason()
 	}
 	e.Out, e.Hb, e.Ha, e.Src, e.Changes = &out, c.before, c.after, c.source, c.changes
 	e.Dur = t.now().Sub(c.started).Microseconds()
@@ -227,7 +230,7 @@ func (t *Tools) commit(ctx context.Context, c *call, txn workspace.Txn) (workspa
 	if txn.Message == "" {
 		txn.Message = c.tool
 	}
-	if txn.Admit == nil {
+	if !txn.DryRun { // what is only looked at may be anything
 		txn.Admit = t.cfg.Policy.admit
 	}
 	done, err := t.cfg.Image.Commit(ctx, txn)
@@ -289,11 +292,11 @@ func texts(list []any) []string {
 	return out
 }
 
-// short cuts a name that a caller made up to what fits a message.
+// short makes what a caller made up fit a message: valid UTF-8, and cut.
 func short(s string) string {
 	const limit = 80
 	if len(s) <= limit {
-		return s
+		return strings.ToValidUTF8(s, "�")
 	}
 	return strings.ToValidUTF8(s[:limit], "") + "…"
 }

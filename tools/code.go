@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,7 +59,8 @@ type Error struct {
 	Sentence string
 	Hint     string
 
-	cause error // for the operator's log only
+	logged string // what the audit log says instead of Sentence, when that quotes the arguments
+	cause  error  // for the operator's own log only
 }
 
 func (e *Error) Error() string {
@@ -68,8 +70,21 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s: %s", e.Code, e.Sentence)
 }
 
+// reason is the sentence for the audit log, which holds no part of a body.
+func (e *Error) reason() string { return cmp.Or(e.logged, e.Sentence) }
+
 // Unwrap gives the error behind this one, which no caller of a tool sees.
 func (e *Error) Unwrap() error { return e.cause }
+
+// ofHost tells whether the fault is this host's or this program's, so that its
+// person should see the cause, and not the caller's.
+func (e *Error) ofHost() bool {
+	switch e.Code {
+	case Internal, AuditUnavailable, ImageCorrupt, NoSpace, SandboxUnavailable, SetupFailed:
+		return e.cause != nil
+	}
+	return false
+}
 
 func refuse(code Code, hint, format string, a ...any) *Error {
 	return &Error{Code: code, Sentence: fmt.Sprintf(format, a...), Hint: hint}
@@ -90,7 +105,7 @@ var pathCodes = []struct {
 	{workspace.ErrIsDirectory, IsADirectory, "name a file inside it; list_files shows what it holds"},
 	{workspace.ErrNotDirectory, NotADirectory, "a file stands where a directory is needed; choose another path or delete it first"},
 	{workspace.ErrNotEmpty, DirectoryNotEmpty, "pass recursive:true to delete it with everything in it"},
-	{workspace.ErrTooLarge, TooLarge, "use a shorter name, a flatter folder or a smaller file"},
+	{workspace.ErrTooLarge, TooLarge, "make it smaller, or make several files of it"},
 	{workspace.ErrQuota, QuotaExceeded, "delete what is no longer needed; the disk's limits are in its instructions"},
 	{workspace.ErrNoSpace, NoSpace, "the host's disk is full: tell the person; nothing was changed"},
 	{workspace.ErrVersionConflict, VersionConflict, "read the file again and repeat the change on what it holds now"},
@@ -163,9 +178,13 @@ func invalid(tool string, err error) *Error {
 	if !errors.As(err, &bad) {
 		return asError(err)
 	}
-	code := InvalidArgument
-	if len(bad.Faults) == 1 && bad.Faults[0].Path == "path" && (bad.Faults[0].Kind == schemas.KindType || bad.Faults[0].Kind == schemas.KindEncoding) {
-		code = InvalidPath
+	e := &Error{Code: InvalidArgument, Sentence: bad.Error(), Hint: "correct the arguments of " + tool + " and call it again; nothing was done", cause: err}
+	first := bad.Faults[0]
+	switch {
+	case len(bad.Faults) == 1 && first.Path == "path" && (first.Kind == schemas.KindType || first.Kind == schemas.KindEncoding):
+		e.Code = InvalidPath
+	case first.Path == "" && first.Kind == schemas.KindSyntax:
+		e.logged = "the arguments could not be read"
 	}
-	return &Error{Code: code, Sentence: bad.Error(), Hint: "correct the arguments of " + tool + " and call it again; nothing was done", cause: err}
+	return e
 }

@@ -29,9 +29,6 @@ func (t *Tools) deleteFile(ctx context.Context, c *call) (Result, error) {
 	if err != nil {
 		return Result{}, t.missing(err, a.Path, p)
 	}
-	if p.IsRoot() {
-		return Result{}, refuse(InvalidPath, "delete the files and directories inside it one by one", "/workspace itself cannot be deleted")
-	}
 	if old == nil {
 		return Result{}, t.missing(&workspace.Error{Op: "delete", Path: p, Kind: workspace.ErrNotFound}, a.Path, p)
 	}
@@ -48,7 +45,7 @@ func (t *Tools) deleteFile(ctx context.Context, c *call) (Result, error) {
 		return Result{}, t.missing(err, a.Path, p)
 	}
 	if err != nil {
-		return Result{}, t.conflict(ctx, err, p, a.IfVersion)
+		return Result{}, t.conflict(err, p, a.IfVersion)
 	}
 	c.out.Changed = int64(len(commit.Effects))
 	what := "deleted"

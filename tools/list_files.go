@@ -1,6 +1,8 @@
 package tools
 
 import (
+	"bufio"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -48,8 +50,8 @@ func (t *Tools) listFiles(ctx context.Context, c *call) (Result, error) {
 		return l.search(ctx, n)
 	}
 	if n.Kind != workspace.KindDir {
-		l.add(workspace.Entry{Path: p, Node: n})
-		return l.result(), nil
+		err := l.entry(workspace.Entry{Path: p, Node: n})
+		return l.result(), err
 	}
 	if err := l.breadthFirst(ctx); err != nil {
 		return Result{}, err
@@ -68,10 +70,12 @@ type listing struct {
 
 	lines []string
 	bytes int
-	left  int  // entries or matches beyond the page
-	more  bool // left stopped at countMost
+	left  int  // entries or matches beyond the page, up to countMost
+	more  bool // there are more than countMost
 	last  cursor
-	subs  bool // a directory below was not entered
+	subs  bool // directories below were not searched
+
+	in *bufio.Reader // of the file that is searched
 }
 
 // cursor is the last thing that a page showed. It is opaque to callers.
@@ -96,7 +100,7 @@ func (t *Tools) newListing(c *call) (*listing, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.Path = cmpOr(a.Path, workspace.Mount)
+	a.Path = cmp.Or(a.Path, workspace.Mount)
 	if a.Limit == 0 {
 		a.Limit = t.cfg.Limits.ListEntries
 	}
@@ -220,7 +224,7 @@ func (l *listing) directory(ctx context.Context, dir workspace.Path, depth int, 
 			if after != nil && !later(e.Path, depth, *after) || !l.matches(e) {
 				continue
 			}
-			if err := l.add(e); err != nil {
+			if err := l.entry(e); err != nil {
 				return nil, err
 			}
 		}
@@ -241,26 +245,23 @@ func later(p workspace.Path, depth int, than workspace.Path) bool {
 // comparePaths orders paths as the image does: component by component, as bytes.
 func comparePaths(a, b workspace.Path) int { return slices.Compare(a.Components(), b.Components()) }
 
-// add shows an entry, or counts it when the page is full.
-func (l *listing) add(e workspace.Entry) error {
-	line := entryLine(e)
-	if len(l.lines) >= l.args.Limit || l.bytes+len(line) > MaxText {
-		return l.over()
-	}
-	l.show(line, cursor{Path: e.Path.String()})
-	return nil
+func (l *listing) entry(e workspace.Entry) error {
+	return l.add(entryLine(e), cursor{Path: e.Path.String()})
 }
 
-func (l *listing) show(line string, at cursor) {
-	l.lines = append(l.lines, line)
-	l.bytes += len(line) + 1
-	l.last = at
-}
-
-func (l *listing) over() error {
-	if l.left++; l.left >= countMost {
+// add shows a line, or counts it once the page is full. After a line that did
+// not fit none is shown, however short: the next page starts with that line.
+func (l *listing) add(line string, at cursor) error {
+	switch {
+	case l.left == 0 && len(l.lines) < l.args.Limit && l.bytes+len(line) <= MaxText:
+		l.lines = append(l.lines, line)
+		l.bytes += len(line) + 1
+		l.last = at
+	case l.left == countMost:
 		l.more = true
 		return errEnough
+	default:
+		l.left++
 	}
 	return nil
 }
@@ -302,11 +303,11 @@ func (l *listing) result() Result {
 		facts["cursor"] = next
 		count := thousands(int64(l.left))
 		if l.more {
-			count = "10,000+"
+			count += "+"
 		}
 		lines = append(lines, fmt.Sprintf("[%s more; next page: \"cursor\": %q]", count, next))
 	}
-	if l.text != nil && l.subs && !l.args.Recursive {
+	if l.subs {
 		lines = append(lines, "[directories below were not searched; recursive:true searches them too]")
 	}
 	return textResult(facts, lines...)
@@ -331,12 +332,13 @@ func (l *listing) search(ctx context.Context, n workspace.Node) (Result, error) 
 	if err != nil {
 		return Result{}, err
 	}
+	l.in = bufio.NewReaderSize(nil, maxLine)
 	each := func(e workspace.Entry) error {
-		if e.Node.Kind == workspace.KindDir && e.Path.Dir() == l.root {
+		if e.Node.Kind == workspace.KindDir && !l.args.Recursive {
 			l.subs = true
+			return fs.SkipDir
 		}
-		deep := e.Path.Depth() > l.root.Depth()+1
-		if e.Node.Kind != workspace.KindFile || deep && !l.args.Recursive || !l.matches(e) {
+		if e.Node.Kind != workspace.KindFile || !l.matches(e) {
 			return nil
 		}
 		if after != nil && comparePaths(e.Path, *after) < 0 {
@@ -354,7 +356,7 @@ func (l *listing) search(ctx context.Context, n workspace.Node) (Result, error) 
 	} else {
 		err = l.file(ctx, workspace.Entry{Path: l.root, Node: n}, after)
 	}
-	if err != nil && !errors.Is(err, errEnough) && !errors.Is(err, fs.SkipAll) {
+	if err != nil && !errors.Is(err, errEnough) {
 		return Result{}, err
 	}
 	return l.result(), nil

@@ -168,13 +168,17 @@ func (t *Tools) withRequest(ctx context.Context) context.Context {
 // does.
 type request struct {
 	ID     json.RawMessage `json:"id"`
+	Result json.RawMessage `json:"result"`
+	Error  json.RawMessage `json:"error"`
 	Method string          `json:"method"`
 	Params struct {
 		Name      json.RawMessage `json:"name"`
 		Arguments json.RawMessage `json:"arguments"`
 		RequestID json.RawMessage `json:"requestId"`
 		Meta      struct {
-			ProgressToken json.RawMessage `json:"progressToken"`
+			ProgressToken json.RawMessage    `json:"progressToken"`
+			Protocol      string             `json:"io.modelcontextprotocol/protocolVersion"` // since 2026-07-28
+			Client        mcp.Implementation `json:"io.modelcontextprotocol/clientInfo"`
 		} `json:"_meta"`
 	} `json:"params"`
 }
@@ -183,13 +187,25 @@ type request struct {
 // tool of that name. It is in the log all the same.
 func (t *Tools) badCall(ctx context.Context, r request) error {
 	var name string
-	if err := json.Unmarshal(r.Params.Name, &name); err != nil {
-		t.Call(t.withRequest(ctx), "", r.Params.Arguments)
+	err := json.Unmarshal(r.Params.Name, &name)
+	if err == nil {
+		if _, ok := schemas.Tool(name); ok {
+			return nil
+		}
+	}
+	t.Call(t.withMeta(t.withRequest(ctx), r), name, r.Params.Arguments)
+	if err != nil {
 		return errors.New("params.name must be the name of a tool")
 	}
-	if _, ok := schemas.Tool(name); !ok {
-		t.Call(t.withRequest(ctx), name, r.Params.Arguments)
-		return fmt.Errorf("unknown tool %q", short(name))
+	return fmt.Errorf("unknown tool %q", short(name))
+}
+
+// withMeta adds what the request itself says of its client. The library, which
+// does so for the calls that it routes, has not seen this one.
+func (t *Tools) withMeta(ctx context.Context, r request) context.Context {
+	c, m := callerOf(ctx), r.Params.Meta
+	if m.Protocol != "" {
+		c.Protocol, c.Client = short(m.Protocol), short(m.Client.Name+" "+m.Client.Version)
 	}
-	return nil
+	return WithCaller(ctx, c)
 }

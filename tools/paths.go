@@ -1,7 +1,7 @@
 package tools
 
 import (
-	"context"
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -52,6 +52,17 @@ func (t *Tools) source(path string) (workspace.Path, workspace.Node, error) {
 	return to, n, nil
 }
 
+// onRoot says why a tool cannot work on the root itself; nil if it can.
+func onRoot(tool string) error {
+	switch tool {
+	case "write_file", "run_script":
+		return refuse(IsADirectory, "name a file inside it; list_files shows what it holds", "%s is a directory", workspace.Mount)
+	case "delete_file":
+		return refuse(InvalidPath, "delete the files and directories inside it one by one", "%s itself cannot be deleted", workspace.Mount)
+	}
+	return nil
+}
+
 // missing makes NOT_FOUND say more where more is known.
 func (t *Tools) missing(err error, given string, p workspace.Path) error {
 	if !errors.Is(err, workspace.ErrNotFound) {
@@ -62,15 +73,15 @@ func (t *Tools) missing(err error, given string, p workspace.Path) error {
 		e.Hint = fmt.Sprintf("there is a name that differs only in how its characters are written: %s", near)
 		return e
 	}
-	if note := vanished(given); note != "" {
+	if note := cmp.Or(vanished(given), hostNote(given)); note != "" {
 		e.Hint = note
 	}
 	return e
 }
 
 var (
-	hostPath  = regexp.MustCompile(`^(/home/|/Users/|/tmp/|/mnt/data/|[A-Za-z]:[\\/])`)
-	scratched = regexp.MustCompile(`^(/tmp/|/dev/shm/|~|/home/user/|\$HOME)`)
+	hostPath  = regexp.MustCompile(`^((/home|/Users|/tmp|/mnt/data)(/|$)|[A-Za-z]:[\\/])`)
+	scratched = regexp.MustCompile(`^(/tmp|/dev/shm|~|/home/user|\$HOME)(/|$)`)
 )
 
 // hostNote warns of a path that looks like one of the user's computer.
@@ -117,12 +128,17 @@ func parseVersion(s string) (uint64, error) {
 	return n, nil
 }
 
+// changed is the error of a change to p that was overtaken by another.
+func changed(p workspace.Path) error {
+	return &workspace.Error{Op: "commit", Path: p, Kind: workspace.ErrVersionConflict}
+}
+
 // maxShown is the largest file whose content a VERSION_CONFLICT shows.
 const maxShown = 8 << 10
 
 // conflict makes a VERSION_CONFLICT say what stands there now, so that the next
 // attempt needs no further call.
-func (t *Tools) conflict(ctx context.Context, err error, p workspace.Path, want string) error {
+func (t *Tools) conflict(err error, p workspace.Path, want string) error {
 	if !errors.Is(err, workspace.ErrVersionConflict) || want == "" {
 		return err
 	}

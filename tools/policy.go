@@ -44,10 +44,11 @@ func (p Policy) admit(effects []workspace.Effect) error {
 		return nil
 	}
 	for _, e := range effects {
-		gone := e.What == workspace.Deleted
-		emptied := e.Before != nil && e.After != nil && e.Before.Kind == workspace.KindFile && e.Before.Size > 0 &&
-			(e.After.Kind != workspace.KindFile || e.After.Size == 0)
-		if gone || emptied {
+		if e.Before == nil {
+			continue
+		}
+		gone := e.After == nil || e.After.Kind != e.Before.Kind
+		if gone || e.Before.Size > 0 && e.After.Size == 0 {
 			return refuse(DeleteDisabled, "leave it where it is, or write to another name", "this would delete or empty %s, and deleting is switched off in this session", e.Path)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"image"
 	"io"
 	"net/http"
 	"strings"
@@ -91,28 +92,32 @@ func (r reading) page() (Result, error) {
 	}
 	if r.args.Encoding != "utf-8" && r.args.Offset == 0 && r.args.ByteOffset == nil {
 		if mime := r.picture(); mime != "" {
-			return r.image(mime)
+			return r.show(mime)
 		}
 	}
 	return r.text()
 }
 
 // picture names the type of a picture that clients show, by its first bytes
-// (WHATWG MIME Sniffing §6.1), or is empty.
+// (WHATWG MIME Sniffing §6.1), or is empty. What only begins like one is none:
+// a client that cannot show a picture may drop the whole conversation.
 func (r reading) picture() string {
-	head := make([]byte, 64)
-	n, err := r.f.ReadAt(head, 0)
-	if err != nil && err != io.EOF {
-		return ""
+	head, err := r.f.Bytes(0, 64)
+	if err != nil || utf8.Valid(head.Data) && bytes.IndexByte(head.Data, 0) < 0 {
+		return "" // a note that starts with "GIF89a" is text
 	}
-	switch mime := http.DetectContentType(head[:n]); mime {
-	case "image/png", "image/jpeg", "image/gif", "image/webp":
+	switch mime := http.DetectContentType(head.Data); mime {
+	case "image/png", "image/jpeg", "image/gif":
+		if _, _, err := image.DecodeConfig(r.f.Reader()); err == nil {
+			return mime
+		}
+	case "image/webp":
 		return mime
 	}
 	return ""
 }
 
-func (r reading) image(mime string) (Result, error) {
+func (r reading) show(mime string) (Result, error) {
 	n := r.f.Node()
 	if n.Size > maxPicture {
 		return Result{}, refuse(TooLarge, `make a smaller copy with a script, or read it in parts with encoding:"base64"`,
@@ -156,20 +161,45 @@ func (r reading) text() (Result, error) {
 // cut reads one page of at most limit bytes.
 func (r reading) cut(byLines bool, limit int) (workspace.Page, error) {
 	if !byLines {
-		var from int64
-		if r.args.ByteOffset != nil {
-			from = *r.args.ByteOffset
+		from, err := r.border()
+		if err != nil {
+			return workspace.Page{}, err
 		}
 		if r.args.ByteLimit > 0 {
 			limit = int(min(int64(limit), r.args.ByteLimit))
 		}
-		return r.f.Bytes(from, limit)
+		page, err := r.f.Bytes(from, limit)
+		if err == nil && limit < utf8.UTFMax && !utf8.Valid(page.Data) { // less than one character
+			page, err = r.f.Bytes(from, utf8.UTFMax)
+		}
+		return page, err
 	}
 	lines := r.args.Limit
 	if lines == 0 {
 		lines = r.t.cfg.Limits.ReadLines
 	}
 	return r.f.Lines(max(r.args.Offset, 1), lines, limit)
+}
+
+// border is the place where a page by bytes begins: byte_offset, or the start of
+// the character that it lies in.
+func (r reading) border() (int64, error) {
+	if r.args.ByteOffset == nil {
+		return 0, nil
+	}
+	off := *r.args.ByteOffset
+	start := max(off-utf8.UTFMax+1, 0)
+	var around [2*utf8.UTFMax - 1]byte
+	n, err := r.f.ReadAt(around[:], start)
+	if err != nil && err != io.EOF {
+		return 0, err
+	}
+	for at := start; at < off && at-start < int64(n); at++ {
+		if _, size := utf8.DecodeRune(around[at-start : n]); at+int64(size) > off {
+			return at, nil
+		}
+	}
+	return off, nil
 }
 
 // decode checks that a page is text. With encoding "utf-8" bytes that are not

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"sort"
@@ -17,55 +16,38 @@ import (
 // maxEdit is the largest file that mode "replace" edits: it is held in memory.
 const maxEdit = 32 << 20
 
-// replace swaps old_text for content in the file.
+// replace swaps old_text for content in what the file holds now, and commits
+// that on the condition that it still does.
 func (w write) replace(ctx context.Context) (Result, error) {
-	for range attempts {
-		r, err := w.edit(ctx)
-		if w.args.IfVersion == "" && errors.Is(err, workspace.ErrVersionConflict) && ctx.Err() == nil {
-			continue
-		}
-		return r, err
-	}
-	return Result{}, busy(context.DeadlineExceeded)
-}
-
-// edit computes the change on what the file holds now and commits it on the
-// condition that it still does.
-func (w write) edit(ctx context.Context) (Result, error) {
-	p, _, err := w.t.source(w.args.Path)
+	p, n, err := w.t.source(w.args.Path)
 	if err != nil {
 		return Result{}, err
 	}
-	f, err := w.t.cfg.Image.Open(p)
+	pre, err := w.precondition(p, &n)
+	if err != nil {
+		return Result{}, w.t.conflict(err, p, w.args.IfVersion)
+	}
+	if n.Size > maxEdit {
+		return Result{}, refuse(TooLarge, "change it with a script", "%s is %s, and mode \"replace\" takes at most %s", p, size(n.Size), size(maxEdit))
+	}
+	f, err := w.t.cfg.Image.OpenNode(p, n)
 	if err != nil {
 		return Result{}, err
-	}
-	if f.Node().Size > maxEdit {
-		return Result{}, refuse(TooLarge, "change it with a script", "%s is %s, and mode \"replace\" takes at most %s", p, size(f.Node().Size), size(maxEdit))
 	}
 	old, err := io.ReadAll(f.Reader())
 	if err != nil {
 		return Result{}, err
 	}
-	pre := []workspace.Precondition{{Path: p, Version: f.Node().Version}}
-	if w.args.IfVersion != "" {
-		if pre[0].Version, err = parseVersion(w.args.IfVersion); err != nil {
-			return Result{}, err
-		}
-		if pre[0].Version != f.Node().Version {
-			return Result{}, w.t.conflict(ctx, &workspace.Error{Op: "write", Path: p, Kind: workspace.ErrVersionConflict}, p, w.args.IfVersion)
-		}
-	}
 	spots := findText(old, w.args.OldText)
 	if err := w.unique(p, old, spots); err != nil {
 		return Result{}, err
 	}
-	new, first := splice(old, spots, w.args.Content)
-	done, err := w.put(ctx, p, bytes.NewReader(new), pre)
+	edited, first := splice(old, spots, w.args.OldText, w.args.Content)
+	done, err := w.put(ctx, p, bytes.NewReader(edited), pre)
 	if err != nil {
-		return Result{}, w.t.conflict(ctx, err, p, w.args.IfVersion)
+		return Result{}, w.t.conflict(err, p, w.args.IfVersion)
 	}
-	return w.edited(p, done, new, first, len(spots)), nil
+	return w.replaced(p, done, edited, first, len(spots)), nil
 }
 
 func (w write) unique(p workspace.Path, old []byte, spots []span) error {
@@ -79,13 +61,13 @@ func (w write) unique(p workspace.Path, old []byte, spots []span) error {
 	return nil
 }
 
-func (w write) edited(p workspace.Path, done workspace.Commit, new []byte, first span, count int) Result {
+func (w write) replaced(p workspace.Path, done workspace.Commit, edited []byte, first span, count int) Result {
 	n, _ := after(done, p)
 	digest := hex.EncodeToString(n.SHA256[:])
 	w.c.out.Bytes, w.c.out.Digest = n.Size, digest
 	lines := []string{
 		fmt.Sprintf("replaced %s in %s, now %s:", plural(int64(count), "match"), p, version(n.Version)),
-		around(new, first, 3),
+		around(edited, first, 3),
 		w.t.getLine(p),
 	}
 	return textResult(map[string]any{
@@ -101,11 +83,11 @@ type span struct{ from, to int }
 // for files that hold "\r\n". Every other byte must be equal, so bytes that are
 // not UTF-8 are never part of a match.
 func findText(data []byte, want string) []span {
-	needle := strings.ReplaceAll(want, "\r\n", "\n")
+	needle := []byte(withLF(want))
 	flat, back := flatten(data)
 	var spots []span
 	for at := 0; ; {
-		i := bytes.Index(flat[at:], []byte(needle))
+		i := bytes.Index(flat[at:], needle)
 		if i < 0 {
 			return spots
 		}
@@ -115,34 +97,45 @@ func findText(data []byte, want string) []span {
 	}
 }
 
+// withLF is a text with "\n" as its line ends.
+func withLF(text string) string { return strings.ReplaceAll(text, "\r\n", "\n") }
+
 // flatten is data with every "\r\n" as "\n", and the way back from an offset in
-// it to one in data.
+// it to one in data. An offset at a line end means the place before its "\r".
 func flatten(data []byte) ([]byte, func(int) int) {
 	if !bytes.Contains(data, []byte("\r\n")) {
 		return data, func(i int) int { return i }
 	}
 	flat := make([]byte, 0, len(data))
-	var dropped []int // offsets in flat before which one "\r" was dropped
+	var ends []int // offsets in flat of the line ends that lost a "\r"
 	for i, b := range data {
 		if b == '\r' && i+1 < len(data) && data[i+1] == '\n' {
-			dropped = append(dropped, len(flat))
+			ends = append(ends, len(flat))
 			continue
 		}
 		flat = append(flat, b)
 	}
-	// An offset at a line end means the place before its "\r".
-	return flat, func(i int) int { return i + sort.SearchInts(dropped, i) }
+	return flat, func(i int) int { return i + sort.SearchInts(ends, i) }
 }
 
-// splice puts text in place of each span, with the line ends that the file has
-// there, and returns the new bytes and where the first change lies in them.
-func splice(data []byte, spots []span, text string) ([]byte, span) {
+// splice puts text in place of each match of want, and returns the new bytes and
+// where the first change lies in them. New line ends are those that the file
+// has there, and what want and text begin and end with alike stays as it is: a
+// model repeats whole lines around what it changes, and in a file of mixed line
+// ends those must not change with it.
+func splice(data []byte, spots []span, want, text string) ([]byte, span) {
+	head, tail := 0, 0
+	if bytes.IndexByte(data, '\n') >= 0 {
+		text = withLF(text)
+		head, tail = common(withLF(want), text)
+	}
 	out := make([]byte, 0, len(data)+len(spots)*len(text))
 	var first span
 	at := 0
 	for i, s := range spots {
+		s = s.narrow(data, head, tail)
 		out = append(out, data[at:s.from]...)
-		put := withLineEnds(text, lineEndAt(data, s))
+		put := withLineEnds(text[head:len(text)-tail], lineEndAt(data, s))
 		if i == 0 {
 			first = span{len(out), len(out) + len(put)}
 		}
@@ -150,6 +143,37 @@ func splice(data []byte, spots []span, text string) ([]byte, span) {
 		at = s.to
 	}
 	return append(out, data[at:]...), first
+}
+
+// common is how many bytes two texts begin with alike, and how many of the rest
+// they end with alike.
+func common(a, b string) (head, tail int) {
+	most := min(len(a), len(b))
+	for head < most && a[head] == b[head] {
+		head++
+	}
+	for tail < most-head && a[len(a)-1-tail] == b[len(b)-1-tail] {
+		tail++
+	}
+	return head, tail
+}
+
+// narrow leaves out head bytes at the start of a span and tail bytes at its end,
+// where a "\r\n" counts as one byte.
+func (s span) narrow(data []byte, head, tail int) span {
+	for ; head > 0; head-- {
+		if data[s.from] == '\r' && s.from+1 < s.to && data[s.from+1] == '\n' {
+			s.from++
+		}
+		s.from++
+	}
+	for ; tail > 0; tail-- {
+		s.to--
+		if data[s.to] == '\n' && s.to > s.from && data[s.to-1] == '\r' {
+			s.to--
+		}
+	}
+	return s
 }
 
 // lineEndAt is the line end in force at a place: the one inside it, else the
@@ -170,13 +194,10 @@ func lineEndAt(data []byte, s span) string {
 	return "\n"
 }
 
+// withLineEnds is a text with the given line ends; with none known, as it is.
 func withLineEnds(text, end string) string {
-	if end == "" {
-		return text
-	}
-	text = strings.ReplaceAll(text, "\r\n", "\n")
 	if end == "\r\n" {
-		text = strings.ReplaceAll(text, "\n", "\r\n")
+		return strings.ReplaceAll(withLF(text), "\n", "\r\n")
 	}
 	return text
 }
@@ -193,7 +214,7 @@ func lineList(data []byte, spots []span) string {
 		line += bytes.Count(data[at:s.from], []byte("\n"))
 		at = s.from
 		if i == maxLinesListed {
-			return strings.Join(nums, ", ") + fmt.Sprintf(" and %d more", len(spots)-i)
+			return strings.Join(nums, ", ") + fmt.Sprintf(" and %s more", thousands(int64(len(spots)-i)))
 		}
 		nums = append(nums, fmt.Sprint(line))
 	}
@@ -224,80 +245,13 @@ func around(data []byte, s span, n int) string {
 // showLine is a line as text: valid UTF-8, without its line end, cut.
 func showLine(b []byte, limit int) string {
 	b = bytes.TrimSuffix(b, []byte("\r"))
-	s := strings.ToValidUTF8(string(b), "�")
-	if utf8.RuneCountInString(s) <= limit {
-		return s
+	cut := len(b) > limit*utf8.UTFMax
+	if cut {
+		b = b[:limit*utf8.UTFMax]
 	}
-	return string([]rune(s)[:limit]) + "…"
-}
-
-// nearestHint shows the lines of a file that look most like what was searched.
-func nearestHint(data []byte, want string) string {
-	const shown = 3
-	wanted := firstWords(want)
-	type near struct {
-		line  int
-		score float64
-		text  string
+	r := []rune(strings.ToValidUTF8(string(b), "�"))
+	if !cut && len(r) <= limit {
+		return string(r)
 	}
-	var best []near
-	for i, l := range bytes.Split(data, []byte("\n")) {
-		text := showLine(l, 200)
-		if score := likeness(wanted, strings.TrimSpace(text)); score > 0.3 {
-			best = append(best, near{i + 1, score, text})
-		}
-	}
-	sort.SliceStable(best, func(i, j int) bool { return best[i].score > best[j].score })
-	if len(best) == 0 {
-		return "no line is like it; read_file shows what the file holds"
-	}
-	hint := "old_text must be exact, spaces too; the nearest lines are"
-	for _, b := range best[:min(shown, len(best))] {
-		hint += fmt.Sprintf("\n%d %s", b.line, b.text)
-	}
-	return hint
-}
-
-// firstWords is the first line of a text that is not blank.
-func firstWords(text string) string {
-	for l := range strings.Lines(text) {
-		if l = strings.TrimSpace(l); l != "" {
-			return showLine([]byte(l), 200)
-		}
-	}
-	return ""
-}
-
-// likeness is the Sørensen–Dice coefficient of the two texts' pairs of
-// neighbouring characters: 1 for equal texts, 0 for nothing in common.
-func likeness(a, b string) float64 {
-	if a == b && a != "" {
-		return 1
-	}
-	pairs := map[string]int{}
-	na, nb, both := 0, 0, 0
-	for _, p := range bigrams(a) {
-		pairs[p]++
-		na++
-	}
-	for _, p := range bigrams(b) {
-		nb++
-		if pairs[p] > 0 {
-			pairs[p]--
-			both++
-		}
-	}
-	if na+nb == 0 {
-		return 0
-	}
-	return 2 * float64(both) / float64(na+nb)
-}
-
-func bigrams(s string) []string {
-	r := []rune(s)
-	out := make([]string, 0, len(r))
-	for i := 0; i+1 < len(r); i++ {
-		out = append(out, string(r[i:i+2]))
-	}
-	return out
+	return string(r[:min(limit, len(r))]) + "…"
 }

@@ -61,11 +61,15 @@ func (t *Tools) checkScript(c *call) error {
 	}
 	for i, arg := range a.Args {
 		if strings.IndexByte(arg, 0) >= 0 {
-			return refuse(InvalidArgument, "pass binary data in a file", "args/%d: contains a NUL byte, which no program can be passed", i)
+			return refuse(InvalidArgument, "pass binary data in a file", "args[%d]: contains a NUL byte, which no program can be passed", i)
 		}
 	}
 	if len(a.Args) > maxScriptArgs || sum(a.Args) > maxArgBytes {
 		return refuse(TooLarge, "pass long lists in stdin or a file", "args: at most %d of together %s are taken", maxScriptArgs, size(maxArgBytes))
+	}
+	if a.Source != nil { // the intent then says what is going to run
+		sum := sha256.Sum256([]byte(*a.Source))
+		c.source = hex.EncodeToString(sum[:])
 	}
 	return nil
 }
@@ -90,7 +94,7 @@ type script struct {
 	args scriptArgs
 	due  time.Time
 
-	run_  sandboxrun.Run
+	spec  sandboxrun.Run
 	base  uint64 // the commit that the script sees
 	quota int64  // bytes that the disk may hold
 	stage *workspace.Stage
@@ -106,7 +110,7 @@ func (s *script) run(ctx context.Context) (Result, error) {
 	}
 	s.stage = s.t.cfg.Image.Stage(ctx)
 	defer s.stage.Discard()
-	res, err := s.t.cfg.Box.Run(ctx, s.run_, s.collect)
+	res, err := s.t.cfg.Box.Run(ctx, s.spec, s.collect)
 	if err != nil {
 		return Result{}, err
 	}
@@ -125,6 +129,9 @@ func exitOf(r sandboxrun.Result) *int {
 
 // prepare makes the view equal to the disk and builds the command.
 func (s *script) prepare(ctx context.Context) error {
+	if s.t.cfg.Box == nil || s.t.cfg.Live == nil {
+		return sandboxError(sandboxrun.ErrUnavailable, SandboxUnavailable, "scripts cannot run here")
+	}
 	argv, data, err := s.command()
 	if err != nil {
 		return err
@@ -138,21 +145,27 @@ func (s *script) prepare(ctx context.Context) error {
 		return err
 	}
 	s.quota = info.QuotaBytes
-	limits := s.t.cfg.Limits.Script
-	limits.Timeout = min(limits.Timeout, MaxScript)
-	if s.args.TimeoutS > 0 {
-		limits.Timeout = min(limits.Timeout, time.Duration(s.args.TimeoutS)*time.Second)
-	}
-	limits.Timeout = max(min(limits.Timeout, s.due.Sub(s.t.now())), time.Second)
 	s.base = base
-	s.run_ = sandboxrun.Run{
+	limits := s.t.cfg.Limits.Script
+	limits.Timeout = s.timeout()
+	s.spec = sandboxrun.Run{
 		Lower: dir, Argv: argv, Data: data, Limits: limits,
 		Env: []string{"PYTHONDONTWRITEBYTECODE=1", "PYTHONUNBUFFERED=1"},
 	}
 	if s.args.Stdin != "" {
-		s.run_.Stdin = strings.NewReader(s.args.Stdin)
+		s.spec.Stdin = strings.NewReader(s.args.Stdin)
 	}
 	return nil
+}
+
+// timeout is how long the script may run: as long as was asked for and as is
+// left until the answer is due, but a second at least.
+func (s *script) timeout() time.Duration {
+	d := s.t.cfg.Limits.Script.Timeout
+	if s.args.TimeoutS > 0 {
+		d = min(d, time.Duration(s.args.TimeoutS)*time.Second)
+	}
+	return min(d, max(s.due.Sub(s.t.now()), time.Second))
 }
 
 // Where the source of a script that is no file of the disk lies in the sandbox.
@@ -181,8 +194,6 @@ func (s *script) command() ([]string, []sandboxrun.Data, error) {
 	if s.args.Path != "" {
 		return s.fileCommand(python)
 	}
-	sum := sha256.Sum256([]byte(*s.args.Source))
-	s.c.source = hex.EncodeToString(sum[:])
 	if s.args.Language == "bash" {
 		return append([]string{"/bin/bash", "--noprofile", "--norc", bashSource}, s.args.Args...),
 			[]sandboxrun.Data{{Path: bashSource, Mode: 0o444, Bytes: []byte(*s.args.Source)}}, nil
@@ -216,9 +227,11 @@ func (s *script) collect(ch sandboxrun.Change) error {
 	p, err := workspace.FromBytes(ch.Path)
 	if err != nil {
 		s.spoil(err)
+	}
+	if s.bad != nil { // nothing can be committed any more
 		return nil
 	}
-	w := workspace.Change{Path: p, Mode: ch.Mode, ModTime: ch.ModTime, Replace: true, Recursive: true}
+	w := workspace.Change{Path: p, Mode: ch.Mode | workspace.ModeSet, ModTime: ch.ModTime, Replace: true, Recursive: true}
 	switch ch.Kind {
 	case sandboxrun.Removed:
 		w.Op = workspace.OpRemove
@@ -264,11 +277,14 @@ func (s *script) settle(ctx context.Context) Result {
 		done, err = s.t.commit(ctx, s.c, txn)
 	}
 	rep := report{s: s, effects: done.Effects, saved: save && err == nil, seq: done.Seq}
-	rep.log()
-	if err == nil {
-		return rep.result()
+	if !save { // only told: nothing was to be saved
+		rep.barred = err
+		if err == nil {
+			rep.barred = s.t.cfg.Policy.admit(done.Effects)
+		}
 	}
-	if !save { // nothing was to be saved: what would have been refused is only told
+	rep.log()
+	if err == nil || !save {
 		return rep.result()
 	}
 	e := asError(err)

@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"encoding/hex"
 	"fmt"
 	"maps"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/mcp-vdisk/mcp-vdisk/audit"
@@ -15,8 +17,11 @@ import (
 	"github.com/mcp-vdisk/mcp-vdisk/workspace"
 )
 
-// maxChanges is how many changed paths a result names; the rest are counted.
-const maxChanges = 50
+// What a result names of the changed paths; the rest are counted.
+const (
+	maxChanges    = 50
+	maxChangeText = MaxText / 4
+)
 
 // report tells what came of a script.
 type report struct {
@@ -24,6 +29,7 @@ type report struct {
 	effects []workspace.Effect
 	saved   bool
 	seq     uint64
+	barred  error // why the changes could not have been saved, though nobody asked to
 }
 
 func (r report) result() Result {
@@ -47,6 +53,8 @@ func (r report) headline() string {
 		return fmt.Sprintf("SAVED as %s (%s, %s): %s", version(r.seq), r.ending(), took, r.counts())
 	case changed > 0:
 		return fmt.Sprintf("NOT SAVED (%s, %s): %s", r.ending(), took, r.counts())
+	case r.barred != nil:
+		return fmt.Sprintf("NOT SAVED (%s, %s)", r.ending(), took)
 	case r.s.success():
 		return fmt.Sprintf("%s, %s; nothing changed on the disk", r.ending(), took)
 	}
@@ -62,18 +70,22 @@ func (r report) ending() string {
 	case sandboxrun.Signaled:
 		return "killed by " + res.Signal
 	case sandboxrun.TimedOut:
-		return "timed out after " + r.s.run_.Limits.Timeout.Round(time.Second).String()
+		return "timed out after " + r.s.spec.Limits.Timeout.Round(10*time.Millisecond).String()
 	case sandboxrun.OutputLimit:
-		return "killed: more than " + size(r.s.run_.Limits.OutputMax) + " of output"
+		return "killed: more than " + size(r.s.spec.Limits.OutputMax) + " of output"
 	case sandboxrun.DiskLimit:
 		return fmt.Sprintf("exit %d, out of disk: at most %s and %s may be written in one run", res.ExitCode,
-			size(r.s.run_.Limits.WriteBytes), plural(r.s.run_.Limits.WriteFiles, "file"))
+			size(r.s.spec.Limits.WriteBytes), plural(r.s.spec.Limits.WriteFiles, "file"))
 	}
 	return strings.ReplaceAll(string(res.Outcome), "_", " ")
 }
 
 // remedy says how to keep what was dropped.
 func (r report) remedy() []string {
+	if r.barred != nil {
+		e := asError(r.barred)
+		return []string{fmt.Sprintf("note: its changes could not have been saved either: %s", e), "hint: " + e.Hint}
+	}
 	if r.saved || r.changed() == 0 {
 		return nil
 	}
@@ -128,7 +140,7 @@ func (r report) output() []string {
 	}
 	out, errs := r.s.res.Stdout, r.s.res.Stderr
 	// Standard error is what explains a failure: it keeps at least a third.
-	errRoom := max(left/3, left-len(out.Text))
+	errRoom := max(left/3, left-len(out.Text)-cutLine)
 	errText := excerptOutput(errs, errRoom)
 	outText := excerptOutput(out, left-len(errText))
 	var lines []string
@@ -152,10 +164,13 @@ func (r report) output() []string {
 	return lines
 }
 
-// excerptOutput shows the beginning and the end of a stream in at most room
-// bytes, with a line between them that counts what is left out.
+// cutLine is what the line that counts what was left out may take.
+const cutLine = 200
+
+// excerptOutput shows the beginning and the end of a stream in about room bytes,
+// with a line between them that counts what is left out.
 func excerptOutput(o sandboxrun.Output, room int) string {
-	text := cleanOutput(o.Text)
+	text, room := cleanOutput(o.Text), max(room, 0)
 	if len(text) > room {
 		head, tail := cutAt(text, room*3/4), cutAt(text, len(text)-room/4)
 		text = fmt.Sprintf("%s\n[… %s of %s left out; let the script write long output to a file, and page through that with read_file …]\n%s",
@@ -173,32 +188,32 @@ func cutAt(s string, at int) int {
 }
 
 func (r report) paths() []string {
-	var lines []string
-	shown := 0
+	lines := []string{"changed:"}
+	room, left := maxChangeText, int64(0)
 	for _, w := range changeWords[:4] {
 		for _, e := range r.effects {
 			if e.What != w.what {
 				continue
 			}
-			if shown++; shown <= maxChanges {
-				lines = append(lines, changeLine(w.word, e))
+			line := changeLine(w.word, e)
+			if left > 0 || len(lines) > maxChanges || len(line) > room {
+				left++
+				continue
 			}
+			lines, room = append(lines, line), room-len(line)
 		}
 	}
-	if shown > maxChanges {
-		lines = append(lines, fmt.Sprintf("… and %s more", thousands(int64(shown-maxChanges))))
+	if left > 0 {
+		lines = append(lines, fmt.Sprintf("… and %s more", thousands(left)))
 	}
-	if len(lines) > 0 {
-		lines = append([]string{"changed:"}, lines...)
+	if len(lines) == 1 {
+		return nil
 	}
 	return lines
 }
 
 func changeLine(word string, e workspace.Effect) string {
-	n := e.After
-	if n == nil {
-		n = e.Before
-	}
+	n := cmp.Or(e.After, e.Before)
 	line := fmt.Sprintf("  %-8s %s", word, e.Path)
 	switch {
 	case n.Kind == workspace.KindDir:
@@ -209,16 +224,18 @@ func changeLine(word string, e workspace.Effect) string {
 	return line
 }
 
-// ansi matches terminal control sequences: CSI, OSC and two-byte escapes
-// (ECMA-48 §5.3–5.6).
-var ansi = regexp.MustCompile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)|[@-Z\\\\^_])")
+// ansi matches terminal control sequences: CSI, control strings such as OSC, and
+// the shorter escapes (ECMA-48 §5.3–5.6, ECMA-35 §13.2).
+var ansi = regexp.MustCompile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|[\\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\\\)|[ -/]*[0-~])")
 
 // cleanOutput makes a script's output safe to show: valid UTF-8, without
-// terminal escapes and control bytes.
+// terminal escapes and control characters. A line that a progress bar wrote over
+// becomes lines of its own.
 func cleanOutput(b []byte) string {
 	s := strings.ToValidUTF8(string(ansi.ReplaceAll(b, nil)), "�")
+	s = strings.ReplaceAll(strings.ReplaceAll(s, "\r\n", "\n"), "\r", "\n")
 	return strings.Map(func(c rune) rune {
-		if c < ' ' && c != '\n' && c != '\t' || c == 0x7f {
+		if unicode.IsControl(c) && c != '\n' && c != '\t' {
 			return -1
 		}
 		return c

@@ -29,8 +29,8 @@ func (l *listing) file(ctx context.Context, e workspace.Entry, after *workspace.
 	if err != nil {
 		return err
 	}
-	in := bufio.NewReaderSize(f.Reader(), maxLine)
-	if head, err := in.Peek(sniff); bytes.IndexByte(head, 0) >= 0 {
+	l.in.Reset(f.Reader())
+	if head, err := l.in.Peek(sniff); bytes.IndexByte(head, 0) >= 0 {
 		return nil
 	} else if err != nil && err != io.EOF {
 		return err
@@ -40,7 +40,7 @@ func (l *listing) file(ctx context.Context, e workspace.Entry, after *workspace.
 		from = l.from.Line
 	}
 	for n := int64(1); ; n++ {
-		line, err := readLine(in)
+		line, err := readLine(l.in)
 		if err == io.EOF {
 			return nil
 		}
@@ -78,11 +78,7 @@ func readLine(in *bufio.Reader) ([]byte, error) {
 // hit shows a matching line: the part around the first match if it is long.
 func (l *listing) hit(p workspace.Path, n int64, line []byte) error {
 	text := fmt.Sprintf("%s:%d: %s", p, n, excerpt(line, l.text.FindIndex(line)))
-	if len(l.lines) >= l.args.Limit || l.bytes+len(text) > MaxText {
-		return l.over()
-	}
-	l.show(text, cursor{Path: p.String(), Line: n})
-	return nil
+	return l.add(text, cursor{Path: p.String(), Line: n})
 }
 
 func excerpt(line []byte, at []int) string {

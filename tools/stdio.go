@@ -3,6 +3,7 @@ package tools
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -21,6 +22,7 @@ import (
 const (
 	MaxMessage    = 16 << 20        // bytes of one line
 	eofGrace      = 2 * time.Second // for running calls once the client hung up
+	unreadGrace   = 5 * time.Second // for a client to read on, once no call runs
 	progressEvery = 5 * time.Second
 )
 
@@ -42,22 +44,21 @@ var (
 //
 // A cancelled request is not answered. When in ends, the calls that run get two
 // seconds to answer and are then cancelled; ServeStdio returns after the last
-// of them. A line over MaxMessage and a line that is no JSON are answered with
-// an error, and the loop goes on. Only protocol messages are written to out.
+// of them, when its answers are written or nothing of them was read for five
+// seconds. When out breaks, all calls are cancelled and the error is returned. A
+// line over MaxMessage and a line that is no JSON are answered with an error,
+// and the loop goes on. Only protocol messages are written to out.
 func (t *Tools) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) error {
 	l := &loop{
 		t: t, mcp: t.newMCP(), out: out,
 		session: &session{id: uuid.NewString(), notes: make(chan mcp.JSONRPCNotification)},
 		open:    map[string]*inFlight{},
 	}
-	ctx, cancel := context.WithCancelCause(l.mcp.WithContext(ctx, l.session))
-	defer cancel(nil)
+	ctx, l.hangUp = context.WithCancelCause(l.mcp.WithContext(ctx, l.session))
+	defer l.hangUp(nil)
 	err := l.read(ctx, in)
-	l.drain(cancel)
-	if err == nil {
-		err = l.writeErr()
-	}
-	return err
+	l.drain()
+	return cmp.Or(err, l.writeErr())
 }
 
 // loop is one connection.
@@ -65,14 +66,17 @@ type loop struct {
 	t       *Tools
 	mcp     *server.MCPServer
 	session *session
-	calls   sync.WaitGroup
+	hangUp  context.CancelCauseFunc // ends every call
+	calls   sync.WaitGroup          // what computes an answer
+	sends   sync.WaitGroup          // the same and what writes it
 
-	outMu  sync.Mutex
-	out    io.Writer
-	outErr error // the first failed write; nothing is written after it
+	outMu sync.Mutex // held as long as a client lets a write wait
+	out   io.Writer
+	sent  atomic.Int64
 
-	mu   sync.Mutex
-	open map[string]*inFlight // by the id as it was written
+	mu     sync.Mutex
+	open   map[string]*inFlight // by the id as it was written
+	outErr error                // the first failed write; nothing is written after it
 }
 
 // inFlight is a request that is not answered yet.
@@ -174,30 +178,38 @@ func (l *loop) line(ctx context.Context, ln line) {
 		l.fail(json.RawMessage("null"), mcp.PARSE_ERROR, "the line is not valid JSON")
 		return
 	}
-	var r request
-	if err := json.Unmarshal(data, &r); err != nil && data[0] != '{' {
+	if data[0] != '{' {
 		l.fail(json.RawMessage("null"), mcp.INVALID_REQUEST, "a message is one JSON object; batches are not part of MCP since 2025-06-18")
 		return
 	}
+	// Members of the wrong type stay empty, and are told as such below or by
+	// what the request asks for.
+	var r request
+	_ = json.Unmarshal(data, &r)
 	l.message(ctx, data, r)
 }
 
 func (l *loop) message(ctx context.Context, data []byte, r request) {
 	switch {
+	case len(r.ID) > 0 && !isID(r.ID):
+		l.fail(json.RawMessage("null"), mcp.INVALID_REQUEST, "the id of a request must be a string or a number")
+	case r.Method == "":
+		// Answers of the client belong to no request of ours: the server never
+		// sends one.
+		if r.Result == nil && r.Error == nil {
+			l.fail(orNull(r.ID), mcp.INVALID_REQUEST, "method must be the name of a method")
+		}
+	case len(r.ID) > 0:
+		l.start(ctx, data, r)
 	case r.Method == string(mcp.MethodNotificationCancelled):
 		l.cancel(r.Params.RequestID)
-	case len(r.ID) == 0 || r.Method == "":
-		// Notifications get no answer, and answers of the client belong to no
-		// request of ours: the server never sends one.
-		if r.Method != "" {
-			l.mcp.HandleMessage(ctx, data)
-		}
-	case string(r.ID) == "null":
-		l.fail(r.ID, mcp.INVALID_REQUEST, "the id of a request must not be null")
 	default:
-		l.start(ctx, data, r)
+		l.mcp.HandleMessage(ctx, data) // notifications get no answer
 	}
 }
+
+// isID tells whether a JSON value may be an id: MCP takes strings and numbers.
+func isID(v json.RawMessage) bool { return v[0] == '"' || v[0] == '-' || v[0] >= '0' && v[0] <= '9' }
 
 // start runs a request on a goroutine of its own.
 func (l *loop) start(ctx context.Context, data []byte, r request) {
@@ -216,26 +228,26 @@ func (l *loop) start(ctx context.Context, data []byte, r request) {
 		return
 	}
 	l.calls.Add(1)
-	go func() {
-		defer l.calls.Done()
+	l.sends.Go(func() {
 		defer cancel(nil)
-		answer := l.answer(ctx, data, r, call)
+		stop := l.progress(r, call)
+		answer := l.answer(ctx, data, r)
+		l.calls.Done()
+		stop()
 		l.mu.Lock()
 		delete(l.open, key)
 		l.mu.Unlock()
 		l.send(call, answer)
-	}()
+	})
 }
 
 // answer computes the reply to a request.
-func (l *loop) answer(ctx context.Context, data []byte, r request, call *inFlight) any {
+func (l *loop) answer(ctx context.Context, data []byte, r request) any {
 	if r.Method == string(mcp.MethodToolsCall) {
 		ctx = WithCaller(ctx, Caller{Request: short(string(r.ID))})
 		if err := l.t.badCall(ctx, r); err != nil {
 			return failure(r.ID, mcp.INVALID_PARAMS, err.Error())
 		}
-		stop := l.progress(r.Params.Meta.ProgressToken, call)
-		defer stop()
 	}
 	return reply(r.ID, l.mcp.HandleMessage(ctx, data))
 }
@@ -263,14 +275,24 @@ func failure(id json.RawMessage, code int, text string) any {
 	return response{JSONRPC: mcp.JSONRPC_VERSION, ID: id, Error: mcp.NewJSONRPCErrorDetails(code, text, nil)}
 }
 
+// fail answers what is no request. It does not wait for the client to read: a
+// cancel may be the next line.
 func (l *loop) fail(id json.RawMessage, code int, text string) {
-	l.send(&inFlight{}, failure(id, code, text))
+	l.sends.Go(func() { l.send(&inFlight{}, failure(id, code, text)) })
 }
 
-// progress sends a note every few seconds for a call whose client asked for
-// them, until stop is called; none follows the result.
-func (l *loop) progress(token json.RawMessage, call *inFlight) (stop func()) {
-	if len(token) == 0 || string(token) == "null" {
+func orNull(id json.RawMessage) json.RawMessage {
+	if len(id) == 0 {
+		return json.RawMessage("null")
+	}
+	return id
+}
+
+// progress sends a note every few seconds for a tools/call whose client asked
+// for them, until stop is called; none follows the result.
+func (l *loop) progress(r request, call *inFlight) (stop func()) {
+	token := r.Params.Meta.ProgressToken
+	if r.Method != string(mcp.MethodToolsCall) || len(token) == 0 || string(token) == "null" {
 		return func() {}
 	}
 	quit, ended := make(chan struct{}), make(chan struct{})
@@ -316,18 +338,28 @@ func (l *loop) cancel(id json.RawMessage) {
 }
 
 // drain waits for the running calls: first for as long as the grace lasts, then
-// for their end after they were cancelled.
-func (l *loop) drain(cancel context.CancelCauseFunc) {
+// for their end after they were cancelled, then for the client to read what it
+// is sent, as long as it does.
+func (l *loop) drain() {
 	done := make(chan struct{})
 	go func() {
-		l.calls.Wait()
+		l.sends.Wait()
 		close(done)
 	}()
 	select {
 	case <-done:
+		return
 	case <-time.After(eofGrace):
-		cancel(errHungUp)
-		<-done
+	}
+	l.hangUp(errHungUp)
+	l.calls.Wait()
+	for sent := int64(-1); sent != l.sent.Load(); {
+		sent = l.sent.Load()
+		select {
+		case <-done:
+			return
+		case <-time.After(unreadGrace):
+		}
 	}
 }
 
@@ -343,17 +375,26 @@ func (l *loop) send(call *inFlight, m any) {
 	}
 	l.outMu.Lock()
 	defer l.outMu.Unlock()
-	if call.silent.Load() || l.outErr != nil {
+	if call.silent.Load() || l.writeErr() != nil {
 		return
 	}
 	if _, err := l.out.Write(data); err != nil {
-		l.outErr = fmt.Errorf("write a message: %w", err)
+		l.broke(fmt.Errorf("write a message: %w", err))
 	}
+	l.sent.Add(1)
+}
+
+// broke ends the connection, since nothing can be answered any more.
+func (l *loop) broke(err error) {
+	l.mu.Lock()
+	l.outErr = err
+	l.mu.Unlock()
+	l.hangUp(fmt.Errorf("%w: %w", errHungUp, err))
 }
 
 func (l *loop) writeErr() error {
-	l.outMu.Lock()
-	defer l.outMu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	return l.outErr
 }
 

@@ -2,10 +2,12 @@ package tools
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,11 +23,13 @@ import (
 // Config says which disk the tools work on and within what limits. The caller
 // owns what it hands in and closes it after the last call returned.
 type Config struct {
-	Image  *workspace.Image
-	Live   *live.View         // the directory that scripts see; nil without a sandbox
-	Box    *sandboxrun.Runner // nil: scripts cannot run on this host
-	NoBox  error              // why Box is nil
-	Python *pyenv.Env         // the interpreter that scripts get
+	Image *workspace.Image
+	// Live is the directory that scripts see, Box what they run in, Python the
+	// interpreter that they get. Without Live or Box no script runs, without
+	// Python none of that language.
+	Live   *live.View
+	Box    *sandboxrun.Runner
+	Python *pyenv.Env
 
 	Log    *audit.Log
 	Policy Policy
@@ -44,7 +48,7 @@ type Limits struct {
 	SourceBytes int64 // source of one script; 1 MiB
 	StdinBytes  int64 // standard input of one script; 4 MiB
 	ReadLines   int64 // lines of one page of read_file; 2,000
-	ReadChars   int   // characters of one page unless asked otherwise; 40,000
+	ReadChars   int   // bytes of one page unless asked otherwise, so as many characters at most; 40,000
 	ListEntries int   // entries of one page of list_files; 200
 	// Script bounds a script; its Timeout is default and maximum of timeout_s.
 	Script sandboxrun.Limits
@@ -68,14 +72,19 @@ func (l Limits) withDefaults() Limits {
 	if l.ListEntries == 0 {
 		l.ListEntries = 200
 	}
-	if l.Script == (sandboxrun.Limits{}) {
-		l.Script = sandboxrun.DefaultLimits()
-		l.Script.Timeout = MaxScript
-	}
+	l.Script = l.Script.Filled()
+	l.Script.Timeout = min(l.Script.Timeout, MaxScript)
 	if l.Queue == 0 {
 		l.Queue = 10 * time.Second
 	}
 	return l
+}
+
+// digest is the SHA-256 of all limits, hex: it tells in the log whether two calls
+// had the same.
+func (l Limits) digest() string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%+v", l))
+	return hex.EncodeToString(sum[:])
 }
 
 // MaxScript is the longest a run_script call takes from its receipt to its
@@ -90,6 +99,7 @@ type Tools struct {
 	now  func() time.Time
 
 	scripts atomic.Bool // they were seen to work on this host
+	probing sync.Mutex  // one trial serves all who wait for it
 
 	streamName string // of the disk in the audit log: its uuid
 	capFacts   audit.Facts
@@ -101,15 +111,20 @@ type Tools struct {
 func New(cfg Config) (*Tools, error) {
 	cfg.Limits = cfg.Limits.withDefaults()
 	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Python == nil {
+		cfg.Python = pyenv.New("", nil)
 	}
 	info, err := cfg.Image.Info()
 	if err != nil {
 		return nil, fmt.Errorf("tools: %w", err)
 	}
+	may := cfg.Policy.facts()
+	may["limits"] = cfg.Limits.digest()
 	return &Tools{
 		cfg: cfg, gate: newGate(), now: time.Now,
-		streamName: info.UUID, capFacts: cfg.Policy.facts(), envFacts: audit.Facts{"python": cfg.Python.Path()},
+		streamName: info.UUID, capFacts: may, envFacts: audit.Facts{"python": cfg.Python.Path()},
 	}, nil
 }
 
@@ -159,7 +174,12 @@ func decode[T any](c *call) (T, error) {
 // scriptsWork tells whether scripts can run on this host, by trying. A yes is
 // remembered; a no is tried again, because bubblewrap may be installed since.
 func (t *Tools) scriptsWork(ctx context.Context) bool {
-	if !t.scripts.Load() {
+	if t.scripts.Load() {
+		return true
+	}
+	t.probing.Lock()
+	defer t.probing.Unlock()
+	if !t.scripts.Load() && t.cfg.Box != nil && t.cfg.Live != nil {
 		t.scripts.Store(t.cfg.Box.Probe(ctx).OK)
 	}
 	return t.scripts.Load()

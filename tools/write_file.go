@@ -2,6 +2,7 @@ package tools
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/hex"
@@ -40,9 +41,9 @@ func (t *Tools) writeFile(ctx context.Context, c *call) (Result, error) {
 	defer done()
 	w := write{t: t, c: c, args: a, body: body}
 	if a.Mode == "replace" {
-		return w.replace(ctx)
+		return w.again(ctx, w.replace)
 	}
-	return w.whole(ctx)
+	return w.again(ctx, w.whole)
 }
 
 // checkWrite checks how the arguments go together and how large the content is.
@@ -55,8 +56,8 @@ func (t *Tools) checkWrite(c *call) error {
 	switch {
 	case replace && a.OldText == "":
 		return refuse(InvalidArgument, "give the exact text to be replaced in old_text", "old_text: is missing, and mode \"replace\" needs it")
-	case replace && a.OldText == a.Content:
-		return refuse(InvalidArgument, "give the new text in content", "content: is the same as old_text, so there is nothing to change")
+	case replace && withLF(a.OldText) == withLF(a.Content):
+		return refuse(InvalidArgument, "give the new text in content; a script can change line ends", "content: is the same as old_text, line ends aside, which mode \"replace\" never changes")
 	case !replace && a.OldText != "":
 		return refuse(InvalidArgument, `set mode to "replace" to swap old_text for content`, "old_text: goes only with mode \"replace\"")
 	case !replace && a.ReplaceAll:
@@ -98,52 +99,64 @@ type write struct {
 // changed the file in between. Each round at least one session succeeds.
 const attempts = 100
 
-// whole writes, creates or extends the file.
-func (w write) whole(ctx context.Context) (Result, error) {
+// again makes a change that is computed from what the file holds, and computes
+// it anew when that was not what the file held in the end.
+func (w write) again(ctx context.Context, try func(context.Context) (Result, error)) (Result, error) {
 	for range attempts {
-		r, err := w.try(ctx)
-		if w.args.IfVersion == "" && errors.Is(err, workspace.ErrVersionConflict) && ctx.Err() == nil {
-			continue
+		r, err := try(ctx)
+		if !w.overtaken(err) || ctx.Err() != nil {
+			return r, err
 		}
-		return r, err
 	}
-	return Result{}, busy(context.DeadlineExceeded)
+	return Result{}, refuse(Busy, "try again", "other sessions keep changing this file")
 }
 
-func (w write) try(ctx context.Context) (Result, error) {
+// overtaken tells whether a change failed only because the file was changed, or
+// made, while the change was computed.
+func (w write) overtaken(err error) bool {
+	return w.args.IfVersion == "" &&
+		(errors.Is(err, workspace.ErrVersionConflict) || w.args.Mode == "append" && errors.Is(err, workspace.ErrExists))
+}
+
+// whole writes, creates or extends the file.
+func (w write) whole(ctx context.Context) (Result, error) {
 	p, old, err := w.t.target(w.args.Path, w.args.Mode != "create")
 	if err != nil {
 		return Result{}, err
 	}
 	pre, err := w.precondition(p, old)
 	if err != nil {
-		return Result{}, err
+		return Result{}, w.t.conflict(err, p, w.args.IfVersion)
 	}
 	var data io.Reader = bytes.NewReader(w.body)
 	if w.args.Mode == "append" && old != nil && old.Kind == workspace.KindFile {
-		f, err := w.t.cfg.Image.Open(p)
+		f, err := w.t.cfg.Image.OpenNode(p, *old)
 		if err != nil {
 			return Result{}, err
 		}
 		data = io.MultiReader(f.Reader(), data)
-		pre = []workspace.Precondition{{Path: p, Version: f.Node().Version}}
 	}
 	done, err := w.put(ctx, p, data, pre)
 	if err != nil {
-		return Result{}, w.t.conflict(ctx, err, p, w.args.IfVersion)
+		return Result{}, w.t.conflict(err, p, w.args.IfVersion)
 	}
 	return w.report(p, old, done), nil
 }
 
+// precondition is what must hold of p when the write is committed. What is
+// appended to or replaced in must still be old, or still be missing.
 func (w write) precondition(p workspace.Path, old *workspace.Node) ([]workspace.Precondition, error) {
 	switch {
 	case w.args.IfVersion != "":
 		v, err := parseVersion(w.args.IfVersion)
+		if err == nil && old != nil && old.Version != v {
+			err = changed(p)
+		}
 		return []workspace.Precondition{{Path: p, Version: v}}, err
-	case w.args.Mode == "create":
+	case w.args.Mode == "create", w.args.Mode == "append" && old == nil:
 		return []workspace.Precondition{{Path: p}}, nil
-	case w.args.Mode == "append" && old == nil:
-		return []workspace.Precondition{{Path: p}}, nil
+	case w.args.Mode == "append", w.args.Mode == "replace":
+		return []workspace.Precondition{{Path: p, Version: old.Version}}, nil
 	}
 	return nil, nil
 }
@@ -157,17 +170,14 @@ func (w write) put(ctx context.Context, p workspace.Path, data io.Reader, pre []
 		return workspace.Commit{}, err
 	}
 	return w.t.commit(ctx, w.c, workspace.Txn{
-		Message: "write_file " + cmpOr(w.args.Mode, "overwrite"), Stage: stage, Preconditions: pre,
+		Message: "write_file " + cmp.Or(w.args.Mode, "overwrite"), Stage: stage, Preconditions: pre,
 		Changes: []workspace.Change{{Op: workspace.OpPut, Path: p, Content: content, Parents: true}},
 	})
 }
 
 func (w write) report(p workspace.Path, old *workspace.Node, done workspace.Commit) Result {
 	n, ok := after(done, p)
-	if !ok { // the file already held exactly this
-		if old == nil {
-			old = &workspace.Node{}
-		}
+	if !ok && old != nil { // nothing changed, not even the time
 		n = *old
 	}
 	digest := hex.EncodeToString(n.SHA256[:])
@@ -175,7 +185,7 @@ func (w write) report(p workspace.Path, old *workspace.Node, done workspace.Comm
 	verb := "wrote"
 	switch {
 	case !ok:
-		verb = "unchanged, it already held these"
+		verb = "unchanged, it already held"
 	case old == nil:
 		verb = "created, wrote"
 	case w.args.Mode == "append":
@@ -199,13 +209,6 @@ func after(done workspace.Commit, p workspace.Path) (workspace.Node, bool) {
 		}
 	}
 	return workspace.Node{}, false
-}
-
-func cmpOr(s, or string) string {
-	if s == "" {
-		return or
-	}
-	return s
 }
 
 func busy(err error) error {

@@ -157,11 +157,19 @@ func (b *back) logStream(ctx context.Context) (string, error) {
 	if b.req.Image == (imageRef{}) {
 		return "", nil
 	}
-	im, info, err := b.openDisk(ctx, true, false)
+	im, err := b.openImage(ctx, true, false)
 	if err != nil {
 		return "", err
 	}
-	return info.UUID, im.Close()
+	defer im.Close()
+	info, err := im.Info()
+	if err != nil {
+		return "", err
+	}
+	if err := b.st.settleImage(ctx, info.UUID, im); err != nil {
+		b.log.Warn("calls that were cut off are not settled", "error", err) // what was asked for tells why
+	}
+	return info.UUID, nil
 }
 
 func backQuery(ctx context.Context, b *back) error {

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/mcp-vdisk/mcp-vdisk/audit"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace"
 )
 
@@ -41,8 +42,9 @@ func backMain() int {
 
 // verb is one thing that the back does.
 type verb struct {
-	run     func(ctx context.Context, b *back) error
-	noState bool // works without opening the state directory
+	run        func(ctx context.Context, b *back) error
+	noState    bool // works without opening the state directory
+	unreadable int  // exit code when the log cannot be opened, if it is a special one
 }
 
 // verbs is what a request may ask for.
@@ -59,7 +61,7 @@ func verbs() map[string]verb {
 		"image.put":    {run: backPut},
 		"image.get":    {run: backGet},
 		"audit.query":  {run: backQuery},
-		"audit.verify": {run: backVerify},
+		"audit.verify": {run: backVerify, unreadable: verifyUnreadable},
 		"config.set":   {run: backConfigSet},
 		"doctor":       {run: backDoctor, noState: true},
 	}
@@ -94,6 +96,10 @@ func serveBack(ctx context.Context, conn *frames) int {
 		b.stdin = receiveStdin(conn)
 	}
 	f := asFailure(ctx, b.serve(ctx))
+	if req.Verb == "serve" {
+		// No front is left to say why.
+		return (&app{stderr: os.Stderr}).report(notNil(f), ctx)
+	}
 	payload, err := json.Marshal(f)
 	if err == nil {
 		conn.write(frameExit, payload)
@@ -138,6 +144,9 @@ func (b *back) serve(ctx context.Context) error {
 		return v.run(ctx, b)
 	}
 	if b.st, err = openState(ctx, b.req.State, b.set, b.log); err != nil {
+		if v.unreadable != 0 && errors.Is(err, audit.ErrUnreadable) {
+			return fail(v.unreadable, "", "%s", err)
+		}
 		return err
 	}
 	err = v.run(ctx, b)
@@ -163,21 +172,24 @@ func printJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// imageFailures gives the exit code of a failure of the image.
+// imageFailures gives the exit code of a failure of the image, and what to do
+// about it where that is not plain.
 var imageFailures = []struct {
 	kind error
 	code int
+	hint string
 }{
-	{workspace.ErrNotFound, exitNotFound},
-	{workspace.ErrLocked, exitBusy},
-	{workspace.ErrReservedPath, exitRefused},
-	{workspace.ErrPathEscape, exitRefused},
-	{workspace.ErrExists, exitRefused},
-	{workspace.ErrReadOnly, exitRefused},
-	{workspace.ErrInvalidPath, exitUsage},
-	{workspace.ErrNotImage, exitState},
-	{workspace.ErrFormat, exitState},
-	{workspace.ErrCorrupt, exitVerify},
+	{workspace.ErrNotFound, exitNotFound, "mcp-vdisk image tree shows what is there"},
+	{workspace.ErrNotEmpty, exitFailed, "pass -r to remove it with everything in it"},
+	{workspace.ErrLocked, exitBusy, "stop it first, or use another disk"},
+	{workspace.ErrReservedPath, exitRefused, ""},
+	{workspace.ErrPathEscape, exitRefused, ""},
+	{workspace.ErrExists, exitRefused, ""},
+	{workspace.ErrReadOnly, exitRefused, ""},
+	{workspace.ErrInvalidPath, exitUsage, ""},
+	{workspace.ErrNotImage, exitState, ""},
+	{workspace.ErrFormat, exitState, ""},
+	{workspace.ErrCorrupt, exitVerify, ""},
 }
 
 // asFailure gives every error its exit code; nil stays nil.
@@ -193,7 +205,7 @@ func asFailure(ctx context.Context, err error) *failure {
 	}
 	for _, k := range imageFailures {
 		if errors.Is(err, k.kind) {
-			return fail(k.code, "", "%s", err)
+			return fail(k.code, k.hint, "%s", err)
 		}
 	}
 	return fail(exitFailed, "", "%s", err)

@@ -88,10 +88,13 @@ func backCall(ctx context.Context, b *back) error {
 	if err := errors.Join(b.printResult(r, q.JSON), d.Close()); err != nil {
 		return err
 	}
-	if !r.OK() {
-		return &failure{Code: exitTool}
+	switch {
+	case r.OK():
+		return nil
+	case ctx.Err() != nil:
+		return &failure{Code: exitInterrupted}
 	}
-	return nil
+	return &failure{Code: exitTool}
 }
 
 func (b *back) printResult(r tools.Result, asJSON bool) error {

@@ -29,8 +29,9 @@ func (w identity) attr() *syscall.SysProcAttr {
 // The user is --run-as, else the owner of the directory, else the user
 // mcp-vdisk, else 60700; never 0. A new, an empty, or a root-owned directory
 // that holds our VERSION is given to the user, without following links; any
-// other directory of another user is refused.
-func prepareState(dir, runAs string) (identity, error) {
+// other directory of another user is refused. Without create a directory that is
+// missing stays so.
+func prepareState(dir, runAs string, create bool) (identity, error) {
 	info, err := os.Lstat(dir)
 	missing := errors.Is(err, fs.ErrNotExist)
 	switch {
@@ -48,6 +49,9 @@ func prepareState(dir, runAs string) (identity, error) {
 	who, err := chooseUser(runAs, owner, info)
 	if err != nil {
 		return identity{}, err
+	}
+	if missing && !create {
+		return who, nil
 	}
 	if missing {
 		if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {

@@ -159,7 +159,7 @@ func (a *app) ask(ctx context.Context, r request, open openMode, stdin io.Reader
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	conn, wait, err := a.startBack(ctx, r.State)
+	conn, wait, err := a.startBack(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -265,7 +265,7 @@ func errText(err error) string {
 
 // startBack starts the other half and returns the connection to it. wait
 // returns when it has ended.
-func (a *app) startBack(ctx context.Context, state string) (conn *frames, wait func(), err error) {
+func (a *app) startBack(ctx context.Context, r request) (conn *frames, wait func(), err error) {
 	front, back, err := pair()
 	if err != nil {
 		return nil, nil, err
@@ -275,7 +275,7 @@ func (a *app) startBack(ctx context.Context, state string) (conn *frames, wait f
 		return nil, nil, err
 	}
 	if os.Geteuid() == 0 {
-		wait, err = a.startDropped(ctx, state, back)
+		wait, err = a.startDropped(ctx, r, back)
 	} else {
 		wait, err = startHere(ctx, back)
 	}
@@ -303,9 +303,9 @@ func startHere(ctx context.Context, sock *os.File) (func(), error) {
 
 // startDropped runs the back as another user: this program again, with a clean
 // environment.
-func (a *app) startDropped(ctx context.Context, state string, sock *os.File) (func(), error) {
+func (a *app) startDropped(ctx context.Context, r request, sock *os.File) (func(), error) {
 	defer sock.Close()
-	who, err := prepareState(state, a.runAs)
+	who, err := prepareState(r.State, a.runAs, !verbs()[r.Verb].noState)
 	if err != nil {
 		return nil, err
 	}

@@ -90,9 +90,13 @@ type failure struct {
 	Code int
 	Text string // "" when everything was said already
 	Hint string
+
+	cause error
 }
 
 func (f *failure) Error() string { return f.Text }
+
+func (f *failure) Unwrap() error { return f.cause }
 
 func fail(code int, hint, format string, a ...any) *failure {
 	return &failure{Code: code, Text: fmt.Sprintf(format, a...), Hint: hint}

@@ -3,10 +3,11 @@ package main
 import (
 	"context"
 	"errors"
-	"io"
 	"os"
+	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -94,7 +95,7 @@ func (a *app) serve(ctx context.Context, s sessionFlags) error {
 }
 
 func (a *app) serveDropped(r request, image *os.File) error {
-	who, err := prepareState(r.State, a.runAs)
+	who, err := prepareState(r.State, a.runAs, true)
 	if err != nil {
 		return err
 	}
@@ -127,6 +128,10 @@ func backServe(ctx context.Context, b *back) error {
 	// itself, a library perhaps, prints to standard error.
 	out := b.stdout
 	os.Stdout = os.Stderr
+	// A client that is gone is an error of a write and not the end of the
+	// process, so that the log says how it ended. (Ignoring the signal would be
+	// inherited by scripts, in which `yes | head` then fails.)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	d, err := b.openTools(ctx)
 	if err != nil {
 		return err
@@ -135,8 +140,8 @@ func backServe(ctx context.Context, b *back) error {
 		return errors.Join(err, d.Close())
 	}
 	err = d.tools.ServeStdio(ctx, b.stdin, out)
-	if ctx.Err() != nil || errors.Is(err, io.ErrClosedPipe) {
-		err = nil // asked to stop
+	if ctx.Err() != nil || errors.Is(err, syscall.EPIPE) {
+		err = nil // asked to stop, or nobody listens any more
 	}
 	stopped := b.st.record(context.WithoutCancel(ctx), d.info.UUID, b.serverRecord(audit.EvServerStop, d))
 	return errors.Join(err, stopped, d.Close())

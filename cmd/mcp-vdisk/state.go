@@ -46,27 +46,29 @@ func openState(ctx context.Context, dir string, set settings, log *slog.Logger) 
 		st.Close()
 		return nil, err
 	}
-	var err error
-	if st.db, err = audit.OpenDB(st.path("db"), log); err != nil {
+	if err := st.openLog(set); err != nil {
 		st.Close()
-		return nil, fail(exitState, "", "open the log of %s: %s", dir, err)
-	}
-	st.log, err = audit.New(st.db, st.path("db", "tail"), audit.Options{
-		Run: st.run, Boot: bootID(), Logger: log, MinFree: uint64(set.minFree),
-		Free: func() (uint64, error) {
-			n, _, err := hostos.Free(dir)
-			return n, err
-		},
-	})
-	if err != nil {
-		st.Close()
-		return nil, fail(exitState, "", "open the log of %s: %s", dir, err)
+		return nil, &failure{Code: exitState, Text: fmt.Sprintf("open the log of %s: %s", dir, err), cause: err}
 	}
 	if err := st.settle(ctx); err != nil {
 		st.Close()
 		return nil, err
 	}
 	return st, nil
+}
+
+func (st *state) openLog(set settings) (err error) {
+	if st.db, err = audit.OpenDB(st.path("db"), st.slog); err != nil {
+		return err
+	}
+	st.log, err = audit.New(st.db, st.path("db", "tail"), audit.Options{
+		Run: st.run, Boot: bootID(), Logger: st.slog, MinFree: uint64(set.minFree),
+		Free: func() (uint64, error) {
+			n, _, err := hostos.Free(st.dir)
+			return n, err
+		},
+	})
+	return err
 }
 
 func (st *state) path(elem ...string) string {
@@ -178,7 +180,10 @@ func (st *state) settle(ctx context.Context) error {
 	for _, name := range streams {
 		dangling, err := st.log.Dangling(name)
 		if err != nil {
-			return err
+			// That disk is not opened before its log is mended; the others are,
+			// and `audit verify` tells what is wrong.
+			st.slog.Warn("the log of a disk cannot be read", "stream", name, "error", err)
+			continue
 		}
 		if len(dangling) == 0 {
 			continue

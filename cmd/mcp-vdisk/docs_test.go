@@ -1,0 +1,80 @@
+package main_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// document reads a document of the repository. The tests may run from elsewhere,
+// with the documents beside them.
+func document(t *testing.T, name string) string {
+	t.Helper()
+	for _, dir := range []string{"../..", "testdata/documents"} {
+		if data, err := os.ReadFile(filepath.Join(dir, name)); err == nil {
+			return string(data)
+		}
+	}
+	t.Fatalf("%s is not to be found from here", name)
+	return ""
+}
+
+// Every command that the README shows works, in the order in which it is shown.
+func TestReadmeCommands(t *testing.T) {
+	dir := passable(t)
+	home := filepath.Join(dir, "home")
+	for _, d := range []string{home, filepath.Join(dir, "bin")} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(program, filepath.Join(dir, "bin", "mcp-vdisk")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(home, "README.md"), []byte("# A file of the person\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(home, ".local", "share"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	ran := 0
+	for _, line := range regexp.MustCompile(`(?m)^\$ (mcp-vdisk .*)$`).FindAllStringSubmatch(document(t, "README.md"), -1) {
+		cmd := exec.Command("/bin/sh", "-ec", line[1])
+		cmd.Dir = home
+		cmd.Env = []string{"HOME=" + home, "PATH=" + filepath.Join(dir, "bin") + ":/usr/bin:/bin", "MCP_VDISK_STATE=" + filepath.Join(dir, "state")}
+		if isRoot() && strings.Contains(line[1], "config set") {
+			continue // it would write the configuration of this host
+		}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", line[1], err, out)
+		}
+		ran++
+	}
+	if ran < 10 {
+		t.Errorf("only %d commands were found in the README", ran)
+	}
+}
+
+// docs/limits.md names every setting with its default, and no other.
+func TestLimitsDocument(t *testing.T) {
+	documented := map[string]string{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z_]+\\.[a-z_]+)` \\| `\"?([^`\"]*)\"?` \\|").FindAllStringSubmatch(document(t, "docs/limits.md"), -1) {
+		documented[row[1]] = row[2]
+	}
+	out, err := exec.Command(program, "config", "show", "--defaults", "--state", filepath.Join(passable(t), "state")).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range regexp.MustCompile(`(?m)^([a-z_.]+) = "?([^"\n]*)"?$`).FindAllStringSubmatch(string(out), -1) {
+		if got, ok := documented[row[1]]; !ok || got != row[2] {
+			t.Errorf("docs/limits.md says %q of %s, the program %q", got, row[1], row[2])
+		}
+		delete(documented, row[1])
+	}
+	for key := range documented {
+		t.Errorf("docs/limits.md names %s, which is no setting", key)
+	}
+}

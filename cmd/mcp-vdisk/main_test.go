@@ -1,0 +1,159 @@
+package main_test
+
+import (
+	"crypto/rand"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The tests of this package are from outside: they build the program as the
+// Makefile does, or take the one that MCP_VDISK_TEST_BIN names, and run it as a
+// child, as root or as an ordinary user, whoever runs the tests. Root's servers
+// give themselves up to another user, so whatever that user reads lies below
+// directories that everybody may pass.
+
+// program is the binary under test; scratch is the directory it lies in.
+var program, scratch string
+
+func TestMain(m *testing.M) { os.Exit(runTests(m)) }
+
+func runTests(m *testing.M) int {
+	syscall.Umask(0o022)
+	var err error
+	if scratch, err = os.MkdirTemp("", "mcp-vdisk-test-"); err == nil {
+		err = os.Chmod(scratch, 0o711)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer removeTree(scratch)
+	if program, err = built(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
+
+// built returns the program. Where the Go tool or its caches are out of reach it
+// comes built.
+func built() (string, error) {
+	if bin := os.Getenv("MCP_VDISK_TEST_BIN"); bin != "" {
+		return filepath.Abs(bin)
+	}
+	bin := filepath.Join(scratch, "bin", "mcp-vdisk")
+	build := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w", "-o", bin, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the program: %w\n%s", err, out)
+	}
+	return bin, nil
+}
+
+// removeTree removes a directory with what scripts left in it, directories
+// without any rights included.
+func removeTree(dir string) {
+	filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if d != nil && d.IsDir() {
+			os.Chmod(path, 0o700)
+		}
+		return nil
+	})
+	os.RemoveAll(dir)
+}
+
+// rounds is a count: the full one in a soak, a tenth by default, and a fortieth
+// when the tests are run for the second time, as another user.
+func rounds(full int) int {
+	switch {
+	case os.Getenv("MCP_VDISK_SOAK") == "1":
+		return full
+	case quick():
+		return full / 40
+	}
+	return full / 10
+}
+
+func quick() bool { return os.Getenv("MCP_VDISK_QUICK") == "1" }
+
+func isRoot() bool { return os.Geteuid() == 0 }
+
+// passable makes a directory that every user may pass and only we may list,
+// unlike t.TempDir, which is ours alone.
+func passable(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp(scratch, "t-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if !t.Failed() {
+			removeTree(dir)
+		}
+	})
+	return dir
+}
+
+// newState names a state directory that does not exist yet.
+func newState(t testing.TB) string {
+	t.Helper()
+	return filepath.Join(passable(t), "state")
+}
+
+// unique is a word that stands nowhere else on this host.
+func unique() string { return "vdisk" + strings.ToLower(rand.Text()) }
+
+// output is what a command of the program printed and how it ended.
+type output struct {
+	stdout, stderr string
+	code           int
+}
+
+// command runs the program on a state directory and waits for it.
+func command(t testing.TB, state string, args ...string) output {
+	t.Helper()
+	cmd := exec.Command(program, append([]string{"--state", state}, args...)...)
+	cmd.Dir = filepath.Dir(state)
+	var stdout, stderr strings.Builder
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	if cmd.ProcessState == nil {
+		t.Fatalf("%v: %s", args, err)
+	}
+	return output{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
+}
+
+// must runs a command that has to succeed and returns its output.
+func must(t testing.TB, state string, args ...string) string {
+	t.Helper()
+	out := command(t, state, args...)
+	if out.code != 0 {
+		t.Fatalf("mcp-vdisk %s: exit %d\n%s%s", strings.Join(args, " "), out.code, out.stdout, out.stderr)
+	}
+	return out.stdout
+}
+
+// within asks again and again until cond holds, and tells how long that took.
+func within(t testing.TB, limit time.Duration, what string, cond func() bool) time.Duration {
+	t.Helper()
+	begin := time.Now()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		if time.Since(begin) > limit {
+			t.Errorf("not within %s: %s", limit, what)
+			break
+		}
+		<-tick.C
+	}
+	return time.Since(begin)
+}

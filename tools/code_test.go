@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/mcp-vdisk/mcp-vdisk/audit"
-	"github.com/mcp-vdisk/mcp-vdisk/pyenv"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace"
 )
 
@@ -281,12 +280,6 @@ func imageCorrupt(t *testing.T) {
 	if got := d.read("bad"); got != "new" {
 		t.Errorf("bad holds %q", got)
 	}
-}
-
-// TestNoPython: without an interpreter only Python scripts are refused.
-func TestNoPython(t *testing.T) {
-	d := setup{config: func(c *Config) { c.Python = pyenv.New("", nil) }}.disk(t)
-	wantText(t, d.ok("python_env", args{"action": "status"}), "Python: none (no Python 3 below /usr on this host)")
 }
 
 // TestOperatorLog: what the person who runs the server is told of failures, and

@@ -20,7 +20,7 @@ func TestNoDeleteInScripts(t *testing.T) {
 	} {
 		d.run(name, func(t *testing.T) {
 			text := d.fails(DeleteDisabled, "run_script", args{"language": "bash", "source": "echo out; echo new >new; " + source})
-			wantText(t, text, "exit 0", "not saved", "stdout:\nout")
+			wantText(t, text, "nothing was saved (exit 0): ", "stdout:\nout")
 			d.fails(DeleteDisabled, "run_script", args{"language": "bash", "source": source + "; exit 1", "commit": "always"})
 			wantText(t, d.script(args{"language": "bash", "source": source, "commit": "never"}).String(),
 				"NOT SAVED (exit 0, ", "changed:\n", "could not have been saved either: DELETE_DISABLED")

@@ -64,8 +64,8 @@ func (t *Tools) checkScript(c *call) error {
 			return refuse(InvalidArgument, "pass binary data in a file", "args[%d]: contains a NUL byte, which no program can be passed", i)
 		}
 	}
-	if len(a.Args) > maxScriptArgs || sum(a.Args) > maxArgBytes {
-		return refuse(TooLarge, "pass long lists in stdin or a file", "args: at most %d of together %s are taken", maxScriptArgs, size(maxArgBytes))
+	if len(a.Args) > maxScriptArgs || total(a.Args) > maxArgBytes {
+		return refuse(TooLarge, "pass long lists in stdin or a file", "args: at most %s of together %s are taken", thousands(maxScriptArgs), size(maxArgBytes))
 	}
 	if a.Source != nil { // the intent then says what is going to run
 		sum := sha256.Sum256([]byte(*a.Source))
@@ -80,7 +80,7 @@ const (
 	maxArgBytes   = 100_000
 )
 
-func sum(list []string) (n int) {
+func total(list []string) (n int) {
 	for _, s := range list {
 		n += len(s)
 	}
@@ -104,6 +104,7 @@ type script struct {
 	res   sandboxrun.Result
 }
 
+// run runs it and decides what becomes of its changes.
 func (s *script) run(ctx context.Context) (Result, error) {
 	if err := s.prepare(ctx); err != nil {
 		return Result{}, err
@@ -140,11 +141,11 @@ func (s *script) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.quota = info.QuotaBytes
 	dir, base, err := s.t.cfg.Live.Sync(ctx)
 	if err != nil {
 		return err
 	}
-	s.quota = info.QuotaBytes
 	s.base = base
 	limits := s.t.cfg.Limits.Script
 	limits.Timeout = s.timeout()
@@ -288,7 +289,7 @@ func (s *script) settle(ctx context.Context) Result {
 		return rep.result()
 	}
 	e := asError(err)
-	e.Sentence = fmt.Sprintf("the script ended with %s, but its changes were not saved: %s", rep.ending(), e.Sentence)
+	e.Sentence = fmt.Sprintf("nothing was saved (%s): %s", rep.ending(), e.Sentence)
 	r := errorResult(e, rep.output()...)
 	r.Facts = rep.facts()
 	return r

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/mcp-vdisk/mcp-vdisk/audit"
+	"github.com/mcp-vdisk/mcp-vdisk/pyenv"
 	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace"
 )
@@ -161,9 +162,9 @@ func TestReservedInScript(t *testing.T) {
 				before, head := d.tree(), d.head()
 				source := "echo out; echo b >a; echo c >c; " + strings.ReplaceAll(source, "NAME", name)
 				text := d.fails(ReservedPath, "run_script", args{"language": "bash", "source": source})
-				wantText(t, text, "exit 0", "not saved", name, "stdout:\nout")
+				wantText(t, text, "nothing was saved (exit 0): ", name, "stdout:\nout")
 				text = d.fails(ReservedPath, "run_script", args{"language": "bash", "source": source + "; exit 1", "commit": "always"})
-				wantText(t, text, "exit 1")
+				wantText(t, text, "nothing was saved (exit 1): ")
 				wantText(t, d.script(args{"language": "bash", "source": source, "commit": "never"}).String(), "NOT SAVED", "could not have been saved", "RESERVED_PATH")
 				wantText(t, d.script(args{"language": "bash", "source": source + "; exit 1"}).String(), "NOT SAVED", "RESERVED_PATH")
 				if d.tree() != before || d.head() != head {
@@ -538,6 +539,23 @@ func TestBudget(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestPythonMissing: without an interpreter only Python scripts are refused.
+func TestPythonMissing(t *testing.T) {
+	d := setup{config: func(c *Config) { c.Python = pyenv.New("", c.Box) }}.scripted(t)
+	wantText(t, d.ok("python_env", args{"action": "status"}), "Python: none (no Python 3 below /usr on this host)")
+	wantText(t, d.fails(NotReady, "run_script", args{"language": "python", "source": "1"}), "no Python on this host")
+	wantText(t, d.bash("echo works").String(), "works")
+}
+
+// TestPythonStatus: the interpreter that scripts get is described as it is.
+func TestPythonStatus(t *testing.T) {
+	d := newScripted(t)
+	text := d.ok("python_env", args{"action": "status"})
+	wantText(t, text, "Python 3.", " at /usr/", "layers: none")
+	version := strings.Fields(text)[1]
+	wantText(t, d.python("import sys; print(sys.version.split()[0], sys.executable)").String(), "stdout:\n"+version+" "+d.cfg.Python.Path())
 }
 
 // TestNoSandbox: without a sandbox a script is refused with the cause, never

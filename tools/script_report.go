@@ -74,7 +74,11 @@ func (r report) ending() string {
 	case sandboxrun.OutputLimit:
 		return "killed: more than " + size(r.s.spec.Limits.OutputMax) + " of output"
 	case sandboxrun.DiskLimit:
-		return fmt.Sprintf("exit %d, out of disk: at most %s and %s may be written in one run", res.ExitCode,
+		how := "killed"
+		if res.ExitCode >= 0 {
+			how = fmt.Sprintf("exit %d", res.ExitCode)
+		}
+		return fmt.Sprintf("%s, out of disk: at most %s and %s may be written in one run", how,
 			size(r.s.spec.Limits.WriteBytes), plural(r.s.spec.Limits.WriteFiles, "file"))
 	}
 	return strings.ReplaceAll(string(res.Outcome), "_", " ")

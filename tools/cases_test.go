@@ -32,6 +32,7 @@ import (
 //	34            several calls at a time over MCP           stdio_test.go; here for Call
 //	38, 39, 44    transactions                               workspace
 //	40, 41, 59    locks, foreign files                       workspace, workspace/hostos
+//	62            what --no-delete keeps                     policy_test.go, policy_linux_test.go
 //	64            check of an image                          workspace (verify in its tests)
 
 // TestCases are the cases that need no script.

@@ -22,7 +22,7 @@ import (
 )
 
 // codes are the constants of type Code, from the source.
-func codes(t *testing.T) []Code {
+func codes(t testing.TB) []Code {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), "code.go", nil, 0)
 	if err != nil {

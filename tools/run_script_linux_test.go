@@ -541,6 +541,24 @@ func TestBudget(t *testing.T) {
 	}
 }
 
+// TestBudgetHeld: a script that got its turn late is ended in time.
+func TestBudgetHeld(t *testing.T) {
+	d := newScripted(t)
+	clock, first := d.now, true
+	d.now = func() time.Time { // everything after the receipt is 44.9 s later
+		if first {
+			first = false
+			return clock()
+		}
+		return clock().Add(44900 * time.Millisecond)
+	}
+	start := time.Now()
+	wantText(t, d.bash("echo begin; echo x >x; sleep 60").String(), "NOT SAVED (timed out after 1s", "stdout:\nbegin")
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("took %s", took)
+	}
+}
+
 // TestPythonMissing: without an interpreter only Python scripts are refused.
 func TestPythonMissing(t *testing.T) {
 	d := setup{config: func(c *Config) { c.Python = pyenv.New("", c.Box) }}.scripted(t)

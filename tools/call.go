@@ -160,7 +160,7 @@ func (t *Tools) mutate(ctx context.Context, c *call) Result {
 	}
 	r := t.handle(ctx, c)
 	entry := t.entry(c, audit.EvCallOutcome)
-	entry.Dec = "allow"
+	entry.Dec, entry.RawArgs = "allow", nil // the intent commits to the arguments
 	t.outcome(c, &entry, r)
 	receipt, err := t.cfg.Log.Note(context.WithoutCancel(ctx), t.streamName, entry)
 	if err != nil {

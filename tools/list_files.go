@@ -227,11 +227,25 @@ func (l *listing) directory(ctx context.Context, dir workspace.Path, depth int, 
 			if err := l.entry(e); err != nil {
 				return nil, err
 			}
+			if l.left > 0 && !l.args.Recursive && l.args.Pattern == "" {
+				return nil, l.countRest(dir, e.Path.Base())
+			}
 		}
 		if !more {
 			return subs, nil
 		}
 	}
+}
+
+// countRest counts what follows the first entry that did not fit. Without a
+// pattern the entries need not be read for that.
+func (l *listing) countRest(dir workspace.Path, first string) error {
+	n, err := l.t.cfg.Image.Count(dir, first, countMost)
+	if err != nil {
+		return err
+	}
+	l.left, l.more = min(n+1, countMost), n == countMost
+	return errEnough
 }
 
 // later tells whether a path comes after another in breadth-first order.

@@ -156,7 +156,7 @@ func (im *Image) transact(op string, fn func(*bolt.Tx) error) error {
 	id := tx.ID()
 	if err := tx.Commit(); err != nil {
 		sound = !im.visible(id)
-		if im.full(spareBytes) {
+		if hostos.IsNoSpace(err) || im.full(spareBytes) {
 			return imageError(op, ErrNoSpace, "")
 		}
 		return fmt.Errorf("%s: write image: %w", op, err)

@@ -19,6 +19,8 @@ func Implementations() map[string]string {
 	return map[string]string{"lock": "flock", "directory fsync": "fsync", "free space": "statfs", "lock holder": "/proc/locks"}
 }
 
+const errQuota = unix.EDQUOT
+
 func tryLock(f *os.File, exclusive bool) error {
 	how := unix.LOCK_SH
 	if exclusive {

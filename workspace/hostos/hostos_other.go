@@ -30,6 +30,9 @@ type lockState struct {
 
 var errWouldBlock = errors.New("lock would block")
 
+// errQuota is no error of these systems.
+var errQuota = errors.New("over quota")
+
 func tryLock(f *os.File, exclusive bool) error {
 	info, err := f.Stat()
 	if err != nil {

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/mcp-vdisk/mcp-vdisk/workspace"
@@ -203,7 +202,7 @@ func (v *View) Drop() error {
 
 // explain gives a full disk its sentinel.
 func explain(err error) error {
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+	if hostos.IsNoSpace(err) {
 		return fmt.Errorf("%w (%w)", workspace.ErrNoSpace, err)
 	}
 	return err

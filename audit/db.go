@@ -21,6 +21,9 @@ func OpenDB(dir string, logger *slog.Logger) (*badger.DB, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
 	}
+	if err := removeUnborn(dir); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
+	}
 	db, err := openBadger(dir, logger)
 	switch {
 	case err == nil:

@@ -85,6 +85,8 @@ func serveBack(ctx context.Context, conn *frames) int {
 		fmt.Fprintf(os.Stderr, "mcp-vdisk: back: %s\n", err)
 		return exitFailed
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	b := &back{
 		req: req, image: image,
 		stdout: stream{conn, frameStdout}, stderr: stream{conn, frameStderr},
@@ -93,7 +95,7 @@ func serveBack(ctx context.Context, conn *frames) int {
 		// The process itself is the server: its own streams are the client's.
 		b.stdin, b.stdout, b.stderr = os.Stdin, os.Stdout, os.Stderr
 	} else {
-		b.stdin = receiveStdin(conn)
+		b.stdin = receiveStdin(ctx, conn, cancel)
 	}
 	f := asFailure(ctx, b.serve(ctx))
 	if req.Verb == "serve" {
@@ -110,15 +112,19 @@ func serveBack(ctx context.Context, conn *frames) int {
 	return f.Code
 }
 
-// receiveStdin gives the input that the front sends.
-func receiveStdin(conn *frames) io.Reader {
+// receiveStdin gives the input that the front sends. It fails when ctx ends,
+// which gone makes it do when the front is no longer there: a command dies with
+// the person's.
+func receiveStdin(ctx context.Context, conn *frames, gone func()) io.Reader {
 	r, w := io.Pipe()
+	context.AfterFunc(ctx, func() { w.CloseWithError(context.Cause(ctx)) })
 	go func() {
 		for {
 			typ, payload, err := conn.read()
 			switch {
 			case err != nil:
 				w.CloseWithError(io.ErrUnexpectedEOF)
+				gone()
 				return
 			case typ == frameStdinEnd:
 				w.Close()

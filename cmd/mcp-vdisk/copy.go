@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"unicode/utf8"
@@ -50,7 +51,11 @@ func (a *app) imagePutCmd() *cobra.Command {
 				if _, err := os.Stat(abs); err != nil {
 					return fail(exitNotFound, "", "%s: %s", s, errText(err))
 				}
-				q.Names = append(q.Names, filepath.Base(abs))
+				name := filepath.Base(abs)
+				if slices.Contains(q.Names, name) {
+					return fail(exitUsage, "copy them one after the other, to different names", "two of the sources are called %s", name)
+				}
+				q.Names = append(q.Names, name)
 			}
 			return a.put(cmd.Context(), q, sources)
 		},
@@ -88,7 +93,8 @@ func (a *app) pack(t *tar.Writer, source, name string) error {
 		return err
 	}
 	if !info.IsDir() {
-		f, err := os.Open(source)
+		// Not to wait for the writer of a pipe; packFile refuses one.
+		f, err := os.OpenFile(source, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 		if err != nil {
 			return err
 		}

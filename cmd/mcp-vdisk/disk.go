@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"strings"
 
 	"github.com/mcp-vdisk/mcp-vdisk/audit"
 	"github.com/mcp-vdisk/mcp-vdisk/pyenv"
@@ -37,11 +39,16 @@ func (b *back) openImage(ctx context.Context, readOnly, create bool) (*workspace
 		return b.createImage(ctx, "")
 	}
 	im, err := workspace.Open(b.diskPath(), workspace.OpenOptions{ReadOnly: readOnly, File: b.image})
-	if errors.Is(err, workspace.ErrNotFound) {
-		if create {
-			return b.createImage(ctx, "")
-		}
+	var w *workspace.Error
+	switch {
+	case errors.Is(err, workspace.ErrNotFound) && create:
+		return b.createImage(ctx, "")
+	case errors.Is(err, workspace.ErrNotFound):
 		return nil, fail(exitNotFound, "mcp-vdisk image create "+ref.String()+" makes one", "there is no disk %s", ref)
+	case errors.As(err, &w) && !w.HasPath():
+		f := asFailure(ctx, err)
+		f.Text = strings.TrimSuffix(fmt.Sprintf("disk %s %s: %s", ref, w.Kind, w.Detail), ": ")
+		return nil, f
 	}
 	return im, err
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 )
@@ -168,21 +170,49 @@ func (a *app) ask(ctx context.Context, r request, open openMode, stdin io.Reader
 	if err := conn.sendRequest(r, image); err != nil {
 		return fmt.Errorf("ask the back: %w", err)
 	}
+	in := &input{Reader: stdin}
 	if stdin != nil {
-		go sendStdin(conn, stdin)
+		go in.send(conn)
 	}
-	return a.receive(conn, stdout)
+	err = a.receive(conn, stdout)
+	return cmp.Or(in.failed(), err)
 }
 
-// sendStdin passes input on. It ends with the input or with the connection.
-func sendStdin(conn *frames, in io.Reader) {
-	if _, err := io.CopyBuffer(stream{conn, frameStdin}, onlyReader{in}, make([]byte, frameChunk)); err == nil {
+// input is what a front passes on. It hides WriteTo, so that a copy goes through
+// the buffer.
+type input struct {
+	io.Reader
+	mu  sync.Mutex
+	err error // why it could not be read to its end
+}
+
+func (in *input) Read(p []byte) (int, error) {
+	n, err := in.Reader.Read(p)
+	if err != nil && err != io.EOF {
+		in.mu.Lock()
+		in.err = err
+		in.mu.Unlock()
+	}
+	return n, err
+}
+
+func (in *input) failed() error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.err
+}
+
+// send passes the input on. Its end is told as such; an input that fails is cut,
+// from which the back knows that it is not whole.
+func (in *input) send(conn *frames) {
+	if _, err := io.CopyBuffer(stream{conn, frameStdin}, in, make([]byte, frameChunk)); err == nil {
 		conn.write(frameStdinEnd, nil)
+		return
+	}
+	if in.failed() != nil {
+		conn.conn.CloseWrite()
 	}
 }
-
-// onlyReader hides WriteTo, so that a copy goes through the buffer.
-type onlyReader struct{ io.Reader }
 
 // receive passes output on until the back says how it ended.
 func (a *app) receive(conn *frames, stdout io.Writer) error {

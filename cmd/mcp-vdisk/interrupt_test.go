@@ -2,6 +2,7 @@ package main_test
 
 import (
 	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -18,7 +19,7 @@ func TestInterruptOfACall(t *testing.T) {
 		name  string
 		sig   syscall.Signal
 		group bool
-	}{{"Control-C", syscall.SIGINT, true}, {"SIGINT of the front", syscall.SIGINT, false}, {"SIGTERM of the front", syscall.SIGTERM, false}} {
+	}{{"Control-C", syscall.SIGINT, true}, {"SIGINT of the front", syscall.SIGINT, false}, {"SIGTERM of the front", syscall.SIGTERM, false}, {"SIGKILL of the front", syscall.SIGKILL, false}} {
 		state, marker := newState(t), unique()
 		cmd := exec.Command(program, "call", "run_script", "--state", state,
 			`{"language":"bash","source":"echo x > f; sleep 30; :","args":["`+marker+`"]}`)
@@ -39,10 +40,10 @@ func TestInterruptOfACall(t *testing.T) {
 		if d := time.Since(begin); d > 5*time.Second {
 			t.Errorf("%s: the call ended after %s", c.name, d)
 		}
-		if code := cmd.ProcessState.ExitCode(); code != 130 {
+		if code := cmd.ProcessState.ExitCode(); code != 130 && c.sig != syscall.SIGKILL {
 			t.Errorf("%s: exit code %d, want 130\n%s", c.name, code, out.String())
 		}
-		within(t, time.Second, "the script is gone", func() bool { return len(marked(t, marker)) == 0 })
+		within(t, 2*time.Second, "the script is gone", func() bool { return len(marked(t, marker)) == 0 })
 		if list := must(t, state, "call", "list_files", "{}"); strings.Contains(list, "/f") {
 			t.Errorf("%s: saved: %s", c.name, list)
 		}
@@ -83,4 +84,26 @@ func TestAReaderThatLeaves(t *testing.T) {
 		}
 	}
 	must(t, state, "audit", "verify")
+}
+
+// Nothing waits for a pipe that nobody writes to.
+func TestPutOfWhatIsNoFile(t *testing.T) {
+	t.Parallel()
+	state := newState(t)
+	dir := passable(t)
+	pipe := filepath.Join(dir, "folder", "pipe")
+	if err := os.Mkdir(filepath.Dir(pipe), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(pipe, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for _, source := range []string{pipe, "/dev/zero"} {
+		if out := command(t, state, "image", "put", source, "/workspace/x"); out.code != 1 || !strings.Contains(out.stderr, "is not a regular file") {
+			t.Errorf("%s: %+v", source, out)
+		}
+	}
+	if out := command(t, state, "image", "put", filepath.Dir(pipe), "/workspace/x"); out.code != 0 || !strings.Contains(out.stderr, "left out folder/pipe") {
+		t.Errorf("a folder with a pipe: %+v", out)
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -291,4 +292,27 @@ func contents(t testing.TB, state string) map[string][]byte {
 		t.Fatal(err)
 	}
 	return files
+}
+
+// A server that is killed while it makes its state and its disk leaves nothing
+// that keeps the next one from starting.
+func TestKillAtTheVeryStart(t *testing.T) {
+	dir := passable(t)
+	n := 4 * rounds(100)
+	began := 0
+	for i := range n {
+		state := filepath.Join(dir, fmt.Sprint(i))
+		s := serveUnread(t, state, nil)
+		s.torn = true
+		<-time.After(time.Duration(20_000+rand.IntN(100_000)) * time.Microsecond)
+		s.kill()
+		if _, err := os.Stat(filepath.Join(state, "images", "default.vdisk")); err == nil {
+			began++
+		}
+		if out := command(t, state, "call", "write_file", `{"path":"a","content":"b"}`); out.code != 0 {
+			t.Fatalf("after kill %d: exit %d\n%s%s", i, out.code, out.stdout, out.stderr)
+		}
+		must(t, state, "audit", "verify", "--all")
+	}
+	t.Logf("%d kills, %d of them after the disk's file was there", n, began)
 }

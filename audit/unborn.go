@@ -1,0 +1,48 @@
+package audit
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+
+	"github.com/mcp-vdisk/mcp-vdisk/workspace/hostos"
+)
+
+// removeUnborn removes what a process left that was killed while it made a file
+// of the database: Badger opens a new memtable and a new value log at each start,
+// makes them and then gives them their size, and an existing one of size zero
+// keeps it from opening (badger v4.9.6 memtable.go, logFile.open). Such a file
+// holds nothing.
+//
+// A database that another process has open is left alone, under Badger's own lock
+// of the directory (dir_unix.go).
+func removeUnborn(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close() // drops the lock
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	if hostos.Lock(now, d, true) != nil {
+		return nil // in use, as Badger will say
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		ext := filepath.Ext(f.Name())
+		if !f.Type().IsRegular() || ext != ".mem" && ext != ".vlog" {
+			continue
+		}
+		info, err := f.Info()
+		if err == nil && info.Size() == 0 {
+			err = os.Remove(filepath.Join(dir, f.Name()))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

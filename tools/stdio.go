@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/mark3labs/mcp-go/mcp"
@@ -165,7 +166,7 @@ func (l *loop) line(ctx context.Context, ln line) {
 	data := bytes.TrimSpace(ln.data)
 	if ln.tooLong {
 		id := json.RawMessage("null")
-		if m := idAtEnd.FindSubmatch(data); m != nil {
+		if m := idAtEnd.FindSubmatch(data); m != nil && isID(m[1]) && json.Valid(m[1]) {
 			id = json.RawMessage(m[1])
 		}
 		l.fail(id, mcp.INVALID_REQUEST, fmt.Sprintf("the message is longer than %d bytes; write large files in parts with mode \"append\"", MaxMessage))
@@ -208,8 +209,11 @@ func (l *loop) message(ctx context.Context, data []byte, r request) {
 	}
 }
 
-// isID tells whether a JSON value may be an id: MCP takes strings and numbers.
-func isID(v json.RawMessage) bool { return v[0] == '"' || v[0] == '-' || v[0] >= '0' && v[0] <= '9' }
+// isID tells whether a JSON value may be an id or a token, which are sent back as
+// they were: MCP takes strings and numbers.
+func isID(v json.RawMessage) bool {
+	return len(v) > 0 && (v[0] == '"' || v[0] == '-' || v[0] >= '0' && v[0] <= '9') && utf8.Valid(v)
+}
 
 // start runs a request on a goroutine of its own.
 func (l *loop) start(ctx context.Context, data []byte, r request) {
@@ -292,7 +296,7 @@ func orNull(id json.RawMessage) json.RawMessage {
 // for them, until stop is called; none follows the result.
 func (l *loop) progress(r request, call *inFlight) (stop func()) {
 	token := r.Params.Meta.ProgressToken
-	if r.Method != string(mcp.MethodToolsCall) || len(token) == 0 || string(token) == "null" {
+	if r.Method != string(mcp.MethodToolsCall) || !isID(token) {
 		return func() {}
 	}
 	quit, ended := make(chan struct{}), make(chan struct{})

@@ -214,6 +214,7 @@ func tamperWith(txn *badger.Txn, args []string) error {
 	for it.Rewind(); it.Valid(); it.Next() {
 		key := it.Item().KeyCopy(nil)
 		switch {
+		case strings.HasPrefix(string(key[1:]), "/"+audit.StreamSystem): // is about no disk
 		case strings.HasPrefix(string(key), "r/"):
 			records = append(records, key)
 		case strings.HasPrefix(string(key), "h/"):

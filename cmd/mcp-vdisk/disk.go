@@ -60,12 +60,18 @@ func (b *back) diskPath() string {
 	return b.st.imagePath(b.req.Image.Name)
 }
 
-// createImage makes the disk, after its record is in the log.
+// createImage makes the disk. What is about to be made is a record of the system
+// stream first, for the disk has no stream before it has a uuid; the disk's own
+// first record then says what was made.
 func (b *back) createImage(ctx context.Context, label string) (*workspace.Image, error) {
 	if b.image == nil {
 		if _, err := os.Lstat(b.diskPath()); err == nil {
 			return nil, fail(exitRefused, "choose another name; an existing disk is never overwritten", "there is a disk %s already", b.req.Image)
 		}
+	}
+	about := audit.Facts{"image": b.req.Image.String(), "label": label, "bytes": b.set.imageBytes, "entries": b.set.imageEntries}
+	if err := b.st.record(ctx, systemStream, audit.Record{Ev: audit.EvImageCreate, Args: about}); err != nil {
+		return nil, err
 	}
 	im, err := workspace.Create(b.diskPath(), workspace.CreateOptions{
 		File: b.image, Label: label, QuotaBytes: b.set.imageBytes, QuotaEntries: b.set.imageEntries,
@@ -75,9 +81,7 @@ func (b *back) createImage(ctx context.Context, label string) (*workspace.Image,
 	}
 	info, err := im.Info()
 	if err == nil {
-		err = b.st.record(ctx, info.UUID, audit.Record{Ev: audit.EvImageCreate, Img: info.UUID, Args: audit.Facts{
-			"image": b.req.Image.String(), "label": label, "bytes": info.QuotaBytes, "entries": info.QuotaEntries,
-		}})
+		err = b.st.record(ctx, info.UUID, audit.Record{Ev: audit.EvImageCreate, Img: info.UUID, Args: about})
 	}
 	if err != nil {
 		im.Close()

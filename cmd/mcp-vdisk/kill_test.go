@@ -308,6 +308,9 @@ func TestKillAtTheVeryStart(t *testing.T) {
 		s.kill()
 		if _, err := os.Stat(filepath.Join(state, "images", "default.vdisk")); err == nil {
 			began++
+			if log := must(t, state, "audit", "query", "--all", "ev=image.create"); !strings.Contains(log, "default") {
+				t.Errorf("after kill %d: a disk was made that the log does not know:\n%s", i, log)
+			}
 		}
 		if out := command(t, state, "call", "write_file", `{"path":"a","content":"b"}`); out.code != 0 {
 			t.Fatalf("after kill %d: exit %d\n%s%s", i, out.code, out.stdout, out.stderr)

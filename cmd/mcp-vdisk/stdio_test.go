@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // What Must hold 3 asks of the stdio transport. Every test also holds that
@@ -192,6 +194,7 @@ func TestALineThatIsTooLong(t *testing.T) {
 		{"a string id last, white space around", "{" + body + ` , "id" : "a\"b" } `, `"a\"b"`},
 		{"the id before jsonrpc", "{" + body[len(`"jsonrpc":"2.0",`):] + `,"id":78,"jsonrpc":"2.0"}`, "78"},
 		{"the id first", `{"id":79,` + body + "}", "null"},
+		{"an id that is no JSON last", "{" + body + `,"id":"\q"}`, "null"},
 		{"an id of something else last", `{"id":80,"params":{"a":"` + big + `","id":5}}`, "null"},
 	} {
 		seen := len(s.all())
@@ -243,6 +246,7 @@ func TestMessagesThatAreNone(t *testing.T) {
 		{"a null id", `{"jsonrpc":"2.0","id":null,"method":"ping"}`, "null", -32600},
 		{"an object as id", `{"jsonrpc":"2.0","id":{"a":1},"method":"ping"}`, "null", -32600},
 		{"a list as id", `{"jsonrpc":"2.0","id":[1],"method":"ping"}`, "null", -32600},
+		{"an id that is no UTF-8", "{\"jsonrpc\":\"2.0\",\"id\":\"\xff\",\"method\":\"ping\"}", "null", -32600},
 		{"true as id", `{"jsonrpc":"2.0","id":true,"method":"ping"}`, "null", -32600},
 		{"no jsonrpc", `{"id":902,"method":"ping"}`, "902", -32600},
 		{"another jsonrpc", `{"jsonrpc":"1.0","id":903,"method":"ping"}`, "903", -32600},
@@ -384,6 +388,7 @@ func TestAClientThatNeverReadsDoesNotKeepTheServer(t *testing.T) {
 			s.send(requestLine(fmt.Sprint(i), "tools/list", nil))
 		}
 		s.send(`no JSON`)
+		within(t, patience, "the pipe is full", func() bool { return unread(t, s.out) > 60_000 })
 		if how == "SIGTERM" {
 			s.cmd.Process.Signal(syscall.SIGTERM)
 		} else {
@@ -396,6 +401,20 @@ func TestAClientThatNeverReadsDoesNotKeepTheServer(t *testing.T) {
 		}
 		s.kill()
 	}
+}
+
+// unread is how many bytes wait in a pipe.
+func unread(t *testing.T, f *os.File) (n int) {
+	t.Helper()
+	raw, err := f.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw.Control(func(fd uintptr) { n, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }) // FIONREAD
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 func TestAClientThatIsGone(t *testing.T) {
@@ -433,6 +452,11 @@ func TestProgressOnlyWhenAskedAndNeverAfterTheResult(t *testing.T) {
 	s.answer("51")
 	call("52", "")
 	s.answer("52")
+	for i, token := range []string{`null`, `{"a":1}`, "\"\xff\""} { // no tokens
+		id := fmt.Sprint(60 + i)
+		s.send(`{"jsonrpc":"2.0","id":` + id + `,"method":"tools/call","params":{"_meta":{"progressToken":` + token + `},"name":"list_files","arguments":{}}}`)
+		s.answer(id)
+	}
 	s.end()
 	notes := map[string][]float64{}
 	answered := map[string]bool{}

@@ -211,7 +211,7 @@ func TestAnythingElseLeavesTheDiskAsItWas(t *testing.T) {
 		if r.IsError != c.refused || !strings.HasPrefix(r.Text, c.says) {
 			t.Errorf("%s: %s", c.name, r.Text)
 		}
-		if c.refused && !strings.Contains(first, "not saved") {
+		if c.refused && !strings.Contains(first, "nothing was saved") {
 			t.Errorf("%s does not say that nothing was saved: %s", c.name, first)
 		}
 		if r.Facts["saved"] == true && c.name != "nothing changed" {

@@ -67,13 +67,17 @@ type call struct {
 // a call.outcome before its result is released; a tool that only reads has one
 // call.read. If the log cannot be written nothing is done and nothing is shown.
 func (t *Tools) Call(ctx context.Context, tool string, raw []byte) Result {
-	c := &call{id: ulid.Make().String(), tool: tool, caller: callerOf(ctx), raw: raw, started: t.now(), facts: audit.Facts{}}
+	c := t.newCall(ctx, tool, raw)
 	r := t.run(ctx, c)
 	r.Tool, r.Call = tool, c.id
 	if r.Err != nil && r.Err.ofHost() {
 		t.cfg.Logger.WarnContext(ctx, "tool failed", "call", c.id, "tool", tool, "code", r.Err.Code, "cause", r.Err.cause)
 	}
 	return r
+}
+
+func (t *Tools) newCall(ctx context.Context, tool string, raw []byte) *call {
+	return &call{id: ulid.Make().String(), tool: tool, caller: callerOf(ctx), raw: raw, started: t.now(), facts: audit.Facts{}}
 }
 
 func (t *Tools) run(ctx context.Context, c *call) Result {

@@ -209,3 +209,17 @@ func (t *Tools) withMeta(ctx context.Context, r request) context.Context {
 	}
 	return WithCaller(ctx, c)
 }
+
+// undecoded records a call that the library refused to decode. Where its
+// arguments are at fault, such as a number that is none, that is an answer of the
+// tool like for any bad argument, and bad is true.
+func (t *Tools) undecoded(ctx context.Context, r request) (res Result, bad bool) {
+	var name string
+	_ = json.Unmarshal(r.Params.Name, &name) // badCall has seen that it is a name
+	ctx = t.withMeta(t.withRequest(ctx), r)
+	if _, err := schemas.Validate(name, r.Params.Arguments); err != nil {
+		return t.Call(ctx, name, r.Params.Arguments), true
+	}
+	c := t.newCall(ctx, name, r.Params.Arguments)
+	return t.refused(ctx, c, refuse(InvalidArgument, "", "the request around the arguments is malformed")), false
+}

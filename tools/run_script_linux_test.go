@@ -459,8 +459,8 @@ func TestFileToolsWait(t *testing.T) {
 	go func() {
 		script <- d.Call(t.Context(), "run_script", rawJSON(t, args{"language": "bash", "source": "sleep 0.5; echo -n after >a"}))
 	}()
-	for d.gate.sem.TryAcquire(1) { // until the script has its turn
-		d.gate.sem.Release(1)
+	for d.gate.disk.TryAcquire(1) { // until the script has its turn
+		d.gate.disk.Release(1)
 	}
 	start := time.Now()
 	got := d.Call(t.Context(), "read_file", rawJSON(t, args{"path": "a"}))
@@ -479,8 +479,8 @@ func TestCancel(t *testing.T) {
 	before := d.tree()
 	started := make(chan struct{})
 	go func() {
-		for d.gate.sem.TryAcquire(1) {
-			d.gate.sem.Release(1)
+		for d.gate.disk.TryAcquire(1) {
+			d.gate.disk.Release(1)
 		}
 		close(started)
 	}()

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -212,7 +213,11 @@ func (l *loop) message(ctx context.Context, data []byte, r request) {
 // isID tells whether a JSON value may be an id or a token, which are sent back as
 // they were: MCP takes strings and numbers.
 func isID(v json.RawMessage) bool {
-	return len(v) > 0 && (v[0] == '"' || v[0] == '-' || v[0] >= '0' && v[0] <= '9') && utf8.Valid(v)
+	if len(v) == 0 || !utf8.Valid(v) {
+		return false
+	}
+	_, err := strconv.ParseFloat(string(v), 64)
+	return v[0] == '"' || err == nil
 }
 
 // start runs a request on a goroutine of its own.
@@ -253,7 +258,24 @@ func (l *loop) answer(ctx context.Context, data []byte, r request) any {
 			return failure(r.ID, mcp.INVALID_PARAMS, err.Error())
 		}
 	}
-	return reply(r.ID, l.mcp.HandleMessage(ctx, data))
+	m := l.mcp.HandleMessage(ctx, data)
+	if e, failed := m.(mcp.JSONRPCError); failed && r.Method == string(mcp.MethodToolsCall) {
+		return l.undecoded(ctx, r, e)
+	}
+	return reply(r.ID, m)
+}
+
+// undecoded answers a tools/call that the library could not decode and that so
+// never reached its tool. It is in the log all the same. The library's text about
+// a shape that is wrong names types of this program, so it is not passed on.
+func (l *loop) undecoded(ctx context.Context, r request, e mcp.JSONRPCError) any {
+	if res, bad := l.t.undecoded(ctx, r); bad {
+		return response{JSONRPC: mcp.JSONRPC_VERSION, ID: r.ID, Result: res.MCP()}
+	}
+	if e.Error.Code == mcp.INVALID_REQUEST {
+		return failure(r.ID, mcp.INVALID_REQUEST, "this is no valid tools/call: look at jsonrpc, params and params._meta")
+	}
+	return reply(r.ID, e)
 }
 
 // reply is the library's answer under the id as the client wrote it: the

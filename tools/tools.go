@@ -185,23 +185,40 @@ func (t *Tools) scriptsWork(ctx context.Context) bool {
 	return t.scripts.Load()
 }
 
-// gate lets file tools side by side and a script alone. Waiting is first come,
-// first served, so neither starves the other.
-type gate struct{ sem *semaphore.Weighted }
+// gate lets file tools side by side and a script alone. Scripts queue among
+// themselves, so a file tool waits for at most two of them, the one that runs and
+// the one whose turn is next, however many are waiting.
+type gate struct {
+	turn *semaphore.Weighted // held by the script that is next or runs
+	disk *semaphore.Weighted
+}
 
 const gateWidth = 1 << 20 // more file calls than ever run at once
 
-func newGate() *gate { return &gate{semaphore.NewWeighted(gateWidth)} }
+func newGate() *gate {
+	return &gate{turn: semaphore.NewWeighted(1), disk: semaphore.NewWeighted(gateWidth)}
+}
 
 // file waits until no script runs and returns what lets the next script in.
-func (g *gate) file(ctx context.Context) (func(), error) { return g.take(ctx, 1) }
+func (g *gate) file(ctx context.Context) (func(), error) { return take(ctx, g.disk, 1) }
 
-// script waits until nothing else runs.
-func (g *gate) script(ctx context.Context) (func(), error) { return g.take(ctx, gateWidth) }
-
-func (g *gate) take(ctx context.Context, n int64) (func(), error) {
-	if err := g.sem.Acquire(ctx, n); err != nil {
+// script waits for its turn among the scripts, and then until nothing else runs.
+func (g *gate) script(ctx context.Context) (func(), error) {
+	next, err := take(ctx, g.turn, 1)
+	if err != nil {
 		return nil, err
 	}
-	return func() { g.sem.Release(n) }, nil
+	done, err := take(ctx, g.disk, gateWidth)
+	if err != nil {
+		next()
+		return nil, err
+	}
+	return func() { done(); next() }, nil
+}
+
+func take(ctx context.Context, s *semaphore.Weighted, n int64) (func(), error) {
+	if err := s.Acquire(ctx, n); err != nil {
+		return nil, err
+	}
+	return func() { s.Release(n) }, nil
 }

@@ -29,7 +29,7 @@ func main() {
 
 // run is the program without its process, for main and for tests.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), stopSignals()...)
 	defer stop()
 	a := &app{stdin: stdin, stdout: stdout, stderr: stderr}
 	cmd := a.command()
@@ -38,6 +38,16 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
 	return a.report(cmd.ExecuteContext(ctx), ctx)
+}
+
+// stopSignals end the program in good order. A hangup does not, where whoever
+// started it asked for that (nohup).
+func stopSignals() []os.Signal {
+	list := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		list = append(list, syscall.SIGHUP)
+	}
+	return list
 }
 
 // app is one run of the command line.

@@ -233,6 +233,8 @@ func resultOf(r audit.Record) string {
 		return r.Out.Outcome
 	case r.Out != nil && r.Out.OK:
 		return "ok"
+	case r.Out != nil && r.Out.Code == "":
+		return "failed"
 	case r.Out != nil:
 		return r.Out.Code
 	}
@@ -252,7 +254,8 @@ func aboutOf(r audit.Record) string {
 	if r.Out != nil && r.Out.Changed > 0 {
 		parts = append(parts, fmt.Sprintf("%d changed", r.Out.Changed))
 	}
-	if r.Reason != "" && r.Dec == "deny" {
+	refused := r.Dec == "deny" || r.Out != nil && !r.Out.OK && r.Ev != audit.EvRecover
+	if r.Reason != "" && refused {
 		parts = append(parts, r.Reason)
 	}
 	return strings.Join(parts, "  ")
@@ -294,7 +297,7 @@ func (a *app) auditVerifyCmd() *cobra.Command {
 		Use:   "verify",
 		Short: "Check that nobody edited the log",
 		Long: `verify reads every record and checks its number, its hash and its link to the
-record before. Exit code 0 intact, 20 tampered, 24 unreadable, 25 a call without an outcome.`,
+record before. Exit code 0 intact, 20 tampered or gone, 24 unreadable, 25 a call without an outcome.`,
 		Example: "  mcp-vdisk audit verify --all",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -314,7 +317,7 @@ func backVerify(ctx context.Context, b *back) error {
 	}
 	stream, err := b.logStream(ctx)
 	if err != nil {
-		return err
+		return verifyHint(asFailure(ctx, err))
 	}
 	streams := []string{stream}
 	if stream == "" {
@@ -329,6 +332,9 @@ func backVerify(ctx context.Context, b *back) error {
 		if err != nil {
 			return fail(verifyUnreadable, "", "%s: %s", s, err)
 		}
+		if r.OK && r.Last == 0 {
+			r.OK, r.Reason = false, reasonEmpty
+		}
 		reports = append(reports, r)
 		code = worse(code, r)
 	}
@@ -341,6 +347,19 @@ func backVerify(ctx context.Context, b *back) error {
 		err = &failure{Code: code}
 	}
 	return err
+}
+
+// reasonEmpty is why a log without a record is not intact: the first use of a
+// disk writes one.
+const reasonEmpty = "no records; a disk that was used here has some, so its log is gone"
+
+// verifyHint tells what still can be checked when the disk is damaged, so that
+// its log is not found.
+func verifyHint(f *failure) *failure {
+	if f.Code == exitVerify || f.Code == exitState {
+		f.Hint = "mcp-vdisk audit verify --all checks every log without opening a disk"
+	}
+	return f
 }
 
 func worse(code int, r audit.Report) int {
@@ -357,6 +376,8 @@ func (b *back) printReports(reports []audit.Report) {
 	var notChecked []string
 	for _, r := range reports {
 		switch {
+		case r.Reason == reasonEmpty:
+			b.printf("EMPTY     %s: %s\n", r.Stream, r.Reason)
 		case !r.OK:
 			b.printf("TAMPERED  %s: record %d: %s\n          expected %s\n          found    %s\n", r.Stream, r.BadN, safe(r.Reason), safe(r.Want), safe(r.Got))
 		case len(r.Dangling) > 0:

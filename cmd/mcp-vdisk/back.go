@@ -28,7 +28,7 @@ func backMain() int {
 		fmt.Fprintln(os.Stderr, "mcp-vdisk: the back does not run as root")
 		return exitFailed
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), stopSignals()...)
 	defer stop()
 	syscall.CloseOnExec(backFD)
 	conn, err := newFrames(os.NewFile(backFD, "front"))

@@ -54,7 +54,7 @@ func (a *app) configShowCmd() *cobra.Command {
 			}
 			for _, s := range table() {
 				if defaults {
-					fmt.Fprintf(a.stdout, "# %s; %s; default %q\n%s = %s\n", s.doc, s.kind, s.def, s.key, s.literal(s.def))
+					fmt.Fprintf(a.stdout, "# %s; %s; default %s\n%s = %s\n", s.doc, s.kind, s.literal(s.def), s.key, s.literal(s.def))
 					continue
 				}
 				fmt.Fprintf(a.stdout, "%s = %s\n", s.key, s.literal(values[s.key]))
@@ -98,8 +98,11 @@ type setArgs struct{ Key, Value string }
 
 func (a *app) configSetCmd() *cobra.Command {
 	return &cobra.Command{
-		Use:     "set KEY VALUE",
-		Short:   "Change one setting; a running server takes it up when it starts again",
+		Use:   "set KEY VALUE",
+		Short: "Change one setting; a running server takes it up when it starts again",
+		Long: `set changes one line of config.toml in the state directory and says which file it
+wrote. For root this is ` + rootConfig + `, which holds for every state
+directory.`,
 		Example: "  mcp-vdisk config set script.write_bytes 1GiB",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -133,7 +136,11 @@ func (a *app) configSet(ctx context.Context, d setting, value string) error {
 	if err := a.ask(ctx, r, noImage, nil, a.stdout); err != nil {
 		return err
 	}
-	return replaceFile(r.ConfigName, text)
+	if err := replaceFile(r.ConfigName, text); err != nil {
+		return err
+	}
+	fmt.Fprintf(a.stderr, "wrote %s\n", r.ConfigName)
+	return nil
 }
 
 // setKey changes or adds one line of a config.toml and leaves the rest as the

@@ -42,6 +42,9 @@ func (a *app) imagePutCmd() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			sources := args[:len(args)-1]
 			q.Dest = args[len(args)-1]
+			if err := pathArg(q.Dest); err != nil {
+				return err
+			}
 			q.Into = len(sources) > 1 || strings.HasSuffix(q.Dest, "/")
 			for _, s := range sources {
 				abs, err := filepath.Abs(s)
@@ -174,31 +177,30 @@ func backPut(ctx context.Context, b *back) error {
 	if err := b.args(&q); err != nil {
 		return err
 	}
-	dest, err := workspace.Clean(q.Dest)
+	dest, refused := workspace.Clean(q.Dest)
+	// A refusal goes into the disk's log, but no disk is made for it.
+	im, _, err := b.openDisk(ctx, false, refused == nil)
 	if err != nil {
-		return err
-	}
-	im, _, err := b.openDisk(ctx, false, true)
-	if err != nil {
-		return err
+		return cmpErr(refused, err)
 	}
 	defer im.Close()
-	if dest, err = resolveDest(im, dest, &q); err != nil {
-		return err
-	}
 	stage := im.Stage(ctx)
 	defer stage.Discard()
-	changes, err := unpackChanges(tar.NewReader(b.stdin), stage, dest, q)
-	if err != nil {
-		return err
-	}
-	done, err := b.change(ctx, im, audit.EvImagePut, audit.Facts{"path": dest.String(), "names": q.Names, "force": q.Force}, workspace.Txn{
-		Message: "image put", Stage: stage, Changes: changes, Admit: q.admit,
+	about := audit.Facts{"path": q.Dest, "names": q.Names, "force": q.Force}
+	done, err := b.change(ctx, im, audit.EvImagePut, about, func() (txn workspace.Txn, err error) {
+		if refused != nil {
+			return txn, refused
+		}
+		if dest, err = resolveDest(im, dest, &q); err != nil {
+			return txn, err
+		}
+		changes, err := unpackChanges(tar.NewReader(b.stdin), stage, dest, q)
+		return workspace.Txn{Message: "image put", Stage: stage, Changes: changes, Admit: q.admit}, err
 	})
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(b.stderr, "put %d into %s\n", len(done.Effects), dest)
+	fmt.Fprintf(b.stderr, "put %s into %s (%d changed)\n", safe(strings.Join(q.Names, ", ")), dest, len(done.Effects))
 	return nil
 }
 
@@ -288,6 +290,9 @@ func (a *app) imageGetCmd() *cobra.Command {
 		Example: "  mcp-vdisk image get /workspace/chart.svg .\n  mcp-vdisk image get /workspace/out ./results",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := pathArg(args[0]); err != nil {
+				return err
+			}
 			dest := "."
 			if len(args) == 2 {
 				dest = args[1]
@@ -318,9 +323,16 @@ func (a *app) get(ctx context.Context, from, dest string, force bool) error {
 		return unpackErr
 	}
 	if err == nil {
-		fmt.Fprintf(a.stderr, "got %s (%d)\n", u.shown, u.count)
+		fmt.Fprintf(a.stderr, "got %s (%s)\n", u.shown, entries(u.count))
 	}
 	return err
+}
+
+func entries(n int) string {
+	if n == 1 {
+		return "1 entry"
+	}
+	return fmt.Sprintf("%d entries", n)
 }
 
 // unpacker writes a stream to the host, below one directory, through os.Root.
@@ -388,6 +400,10 @@ func (u *unpacker) entry(t *tar.Reader, h *tar.Header, name string) error {
 	default:
 		err = u.file(t, h, name)
 	}
+	var said *failure
+	if errors.As(err, &said) {
+		return said
+	}
 	if errors.Is(err, fs.ErrExist) {
 		return fail(exitRefused, "pass --force to overwrite, or another place", "%s is there already", filepath.Join(u.root.Name(), name))
 	}
@@ -404,17 +420,36 @@ func (u *unpacker) link(to, name string) error {
 		fmt.Fprintf(u.warn, "mcp-vdisk: left out the link %q: it leads to %q, out of what is copied\n", name, to)
 		return nil
 	}
+	if err := u.replaceable(name); err != nil {
+		return err
+	}
 	if u.force {
 		u.root.Remove(name)
 	}
 	return u.root.Symlink(to, name)
 }
 
+// replaceable says whether name may be written: it is free or, by force, a file
+// or a link. Whoever names a device or a pipe means to write to it, and would
+// lose it to a file of the same name.
+func (u *unpacker) replaceable(name string) error {
+	info, err := u.root.Lstat(name)
+	switch {
+	case err != nil:
+		return nil // it is not there, or writing tells why not
+	case !info.Mode().IsRegular() && info.Mode().Type() != fs.ModeSymlink:
+		return fail(exitRefused, "choose another place", "%s is neither a file nor a link; it is not replaced", filepath.Join(u.root.Name(), name))
+	case !u.force:
+		return fs.ErrExist
+	}
+	return nil
+}
+
 // file writes a file whole or not at all: under another name first, then in
 // place of what is there if that may be overwritten.
 func (u *unpacker) file(t *tar.Reader, h *tar.Header, name string) error {
-	if _, err := u.root.Lstat(name); err == nil && !u.force {
-		return fs.ErrExist
+	if err := u.replaceable(name); err != nil {
+		return err
 	}
 	tmp := fmt.Sprintf("%s.%d.part", name, os.Getpid())
 	f, err := u.root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, os.FileMode(h.Mode)&0o777)
@@ -453,7 +488,7 @@ func backGet(ctx context.Context, b *back) error {
 	if err != nil {
 		return err
 	}
-	if err := b.recordGet(ctx, im, q.Path); err != nil {
+	if err := b.recordGet(ctx, im, "get", q.Path); err != nil {
 		return err
 	}
 	t := tar.NewWriter(b.stdout)

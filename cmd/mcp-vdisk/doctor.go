@@ -83,9 +83,9 @@ func existing(path string) string {
 func (b *back) printDoctor(f doctorFacts) {
 	s := f.Sandbox
 	if s.OK {
-		b.printf("scripts and files work here (%s)\n\n", f.Level)
+		b.printf("scripts and files work here\n\n")
 	} else {
-		b.printf("only files work here (%s): %s\n", f.Level, s.Cause)
+		b.printf("only files work here: %s\n", s.Cause)
 		if s.Remedy != "" {
 			b.printf("remedy: %s\n", s.Remedy)
 		}

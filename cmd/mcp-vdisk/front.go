@@ -13,6 +13,8 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 )
@@ -66,11 +68,8 @@ var imageName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 // parseImage tells a name from a path.
 func parseImage(spec string) (imageRef, error) {
 	if strings.ContainsRune(spec, '/') || strings.HasSuffix(spec, ".vdisk") {
-		abs, err := filepath.Abs(spec)
-		if err != nil {
-			return imageRef{}, usage(err)
-		}
-		return imageRef{Path: abs}, nil
+		abs, err := absolute("disk", spec)
+		return imageRef{Path: abs}, err
 	}
 	if !imageName.MatchString(spec) {
 		return imageRef{}, fail(exitUsage, "a path of a .vdisk file contains a '/' or ends in .vdisk",
@@ -93,7 +92,20 @@ func (a *app) stateDir() (string, error) {
 	if dir == "" {
 		return "", fail(exitUsage, "pass --state DIR", "HOME is not set, so there is no default state directory")
 	}
-	return filepath.Abs(dir)
+	return absolute("state directory", dir)
+}
+
+// absolute is the path of what as the request names it. JSON has only UTF-8: any
+// other path would reach the back as a different one.
+func absolute(what, path string) (string, error) {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return "", usage(err)
+	}
+	if !utf8.ValidString(abs) {
+		return "", fail(exitUsage, "rename it, or reach it by a link whose path is", "the path %q of the %s is not valid UTF-8, and requests travel as JSON", abs, what)
+	}
+	return abs, nil
 }
 
 // defaultState is the fixed place, "" when HOME is not known.
@@ -119,6 +131,29 @@ func configPath(state string) string {
 	return filepath.Join(state, "config.toml")
 }
 
+// readConfig reads a config.toml; one that is missing is empty.
+func readConfig(name string) (string, error) {
+	// A device is not even opened, and a pipe that gets in its place is not
+	// waited for.
+	info, err := os.Stat(name)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	if !info.Mode().IsRegular() {
+		return "", errors.New("is not a regular file")
+	}
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(f)
+	return string(text), err
+}
+
 // newRequest fills what every request holds.
 func (a *app) newRequest(verb string, args any) (request, error) {
 	state, err := a.stateDir()
@@ -126,11 +161,9 @@ func (a *app) newRequest(verb string, args any) (request, error) {
 		return request{}, err
 	}
 	r := request{Verb: verb, State: state, ConfigName: configPath(state)}
-	text, err := os.ReadFile(r.ConfigName)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	if r.Config, err = readConfig(r.ConfigName); err != nil {
 		return request{}, fail(exitState, "", "%s: %s", r.ConfigName, errText(err))
 	}
-	r.Config = string(text)
 	if _, _, err := parseSettings(r.Config, r.ConfigName); err != nil {
 		return request{}, err
 	}
@@ -263,7 +296,7 @@ func (r imageRef) open(mode openMode) (*os.File, error) {
 		return nil, nil
 	}
 	flags := map[openMode]int{openRead: os.O_RDONLY, openWrite: os.O_RDWR, openCreate: os.O_RDWR | os.O_CREATE, openNew: os.O_RDWR | os.O_CREATE | os.O_EXCL}[mode]
-	f, err := os.OpenFile(r.Path, flags, 0o600)
+	f, err := os.OpenFile(r.Path, flags|syscall.O_NONBLOCK, 0o600) // a FIFO must not keep us waiting
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return nil, fail(exitNotFound, "", "there is no disk at %s", r.Path)

@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/oklog/ulid/v2"
 	"github.com/spf13/cobra"
@@ -55,14 +57,11 @@ func (a *app) imageCreateCmd() *cobra.Command {
 		Example: "  mcp-vdisk image create project --quota 1GiB\n  mcp-vdisk image create ./project.vdisk",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 {
-				a.image = args[0]
+			if err := a.imageArg(args); err != nil {
+				return err
 			}
-			var err error
-			if quota != "" {
-				if q.Bytes, err = parseSize(quota); err != nil {
-					return usage(fmt.Errorf("--quota: %w", err))
-				}
+			if err := q.limits(cmd, quota); err != nil {
+				return usage(err)
 			}
 			q.JSON = a.json
 			return a.simple(cmd, "image.create", q, openNew)
@@ -73,6 +72,45 @@ func (a *app) imageCreateCmd() *cobra.Command {
 	cmd.Flags().StringVar(&quota, "quota", "", "`SIZE` the disk may hold (default: the setting image.bytes)")
 	cmd.Flags().Int64Var(&q.Entries, "entries", 0, "files, directories and links it may hold (default: the setting image.entries)")
 	return cmd
+}
+
+// limits checks the limits that were given; a limit that was not stays zero.
+func (q *createArgs) limits(cmd *cobra.Command, quota string) error {
+	if cmd.Flags().Changed("quota") {
+		n, err := parseSize(quota)
+		if err == nil && n == 0 {
+			err = errors.New("a disk must be able to hold something")
+		}
+		if err != nil {
+			return fmt.Errorf("--quota: %w", err)
+		}
+		q.Bytes = n
+	}
+	if cmd.Flags().Changed("entries") && q.Entries < 1 {
+		return fmt.Errorf("--entries: must be at least 1, is %d", q.Entries)
+	}
+	return nil
+}
+
+// imageArg takes the disk that a command names by its argument, if it does.
+func (a *app) imageArg(args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if args[0] == "" {
+		return fail(exitUsage, "leave it out for the disk "+defaultImage, "the name of the disk is empty")
+	}
+	a.image = args[0]
+	return nil
+}
+
+// pathArg refuses a path inside the disk that would not reach the back as it is.
+func pathArg(path string) error {
+	if !utf8.ValidString(path) {
+		return fail(exitUsage, "such a name is reached in the quoted form, as mcp-vdisk image tree shows it",
+			"the path %q is not valid UTF-8, and requests travel as JSON", path)
+	}
+	return nil
 }
 
 func backCreate(ctx context.Context, b *back) error {
@@ -156,7 +194,7 @@ func backList(_ context.Context, b *back) error {
 			continue
 		}
 		b.printf("%-20s  %6s  %10s of %-8s  %7d entries  made %s  %s\n", f.Name, f.Version, showBytes(f.Bytes), showSize(f.QuotaBytes),
-			f.Entries, f.Created.Local().Format(time.DateTime), f.Label)
+			f.Entries, f.Created.Local().Format(time.DateTime), safe(f.Label))
 	}
 	return nil
 }
@@ -182,8 +220,8 @@ func (a *app) imageShowCmd() *cobra.Command {
 		Example: "  mcp-vdisk image show --image project",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 {
-				a.image = args[0]
+			if err := a.imageArg(args); err != nil {
+				return err
 			}
 			return a.simple(cmd, "image.show", jsonArgs{a.json}, openRead)
 		},
@@ -216,7 +254,7 @@ func (b *back) showImage(im *workspace.Image, asJSON bool) error {
 	}
 	b.printf("disk     %s\nuuid     %s\n", f.Name, f.UUID)
 	if f.Label != "" {
-		b.printf("label    %s\n", f.Label)
+		b.printf("label    %s\n", safe(f.Label))
 	}
 	b.printf("made     %s\nversion  %s, commit %.12s\nholds    %s of %s, %d of %d entries\nfile     %s\n",
 		f.Created.Local().Format(time.DateTime), f.Version, f.Commit, showBytes(f.Bytes), showSize(f.QuotaBytes), f.Entries, f.QuotaEntries, showBytes(f.FileBytes))
@@ -239,6 +277,14 @@ type pathArgs struct {
 	JSON      bool
 }
 
+// onPath is simple for a command about a path inside the disk.
+func (a *app) onPath(cmd *cobra.Command, verb string, q pathArgs, mode openMode) error {
+	if err := pathArg(q.Path); err != nil {
+		return err
+	}
+	return a.simple(cmd, verb, q, mode)
+}
+
 func (a *app) imageCatCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:     "cat PATH",
@@ -246,13 +292,13 @@ func (a *app) imageCatCmd() *cobra.Command {
 		Example: "  mcp-vdisk image cat /workspace/notes.md",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.simple(cmd, "image.cat", pathArgs{Path: args[0]}, openRead)
+			return a.onPath(cmd, "image.cat", pathArgs{Path: args[0]}, openRead)
 		},
 	}
 }
 
 func backCat(ctx context.Context, b *back) error {
-	q, p, im, err := b.openPath(ctx, true)
+	q, p, im, err := b.openPath(ctx)
 	if err != nil {
 		return err
 	}
@@ -261,31 +307,32 @@ func backCat(ctx context.Context, b *back) error {
 	if err != nil {
 		return err
 	}
-	if err := b.recordGet(ctx, im, q.Path); err != nil {
+	if err := b.recordGet(ctx, im, "cat", q.Path); err != nil {
 		return err
 	}
 	_, err = io.Copy(b.stdout, f.Reader())
 	return err
 }
 
-// openPath opens the disk and cleans the path of a command.
-func (b *back) openPath(ctx context.Context, readOnly bool) (q pathArgs, p workspace.Path, im *workspace.Image, err error) {
+// openPath opens the disk for a command that reads a path, and cleans the path.
+func (b *back) openPath(ctx context.Context) (q pathArgs, p workspace.Path, im *workspace.Image, err error) {
 	if err = b.args(&q); err != nil {
 		return q, p, nil, err
 	}
 	if p, err = workspace.Clean(q.Path); err != nil {
 		return q, p, nil, err
 	}
-	im, _, err = b.openDisk(ctx, readOnly, false)
+	im, _, err = b.openDisk(ctx, true, false)
 	return q, p, im, err
 }
 
-func (b *back) recordGet(ctx context.Context, im *workspace.Image, path string) error {
+// recordGet records that a command is about to take something out of the disk.
+func (b *back) recordGet(ctx context.Context, im *workspace.Image, command, path string) error {
 	info, err := im.Info()
 	if err != nil {
 		return err
 	}
-	return b.st.record(ctx, info.UUID, audit.Record{Ev: audit.EvImageGet, Img: info.UUID, Args: audit.Facts{"path": path}, Hb: info.Commit, Ha: info.Commit})
+	return b.st.record(ctx, info.UUID, audit.Record{Ev: audit.EvImageGet, Img: info.UUID, Args: audit.Facts{"command": command, "path": path}, Hb: info.Commit, Ha: info.Commit})
 }
 
 func (a *app) imageTreeCmd() *cobra.Command {
@@ -299,13 +346,13 @@ func (a *app) imageTreeCmd() *cobra.Command {
 			if len(args) == 1 {
 				q.Path = args[0]
 			}
-			return a.simple(cmd, "image.tree", q, openRead)
+			return a.onPath(cmd, "image.tree", q, openRead)
 		},
 	}
 }
 
 func backTree(ctx context.Context, b *back) error {
-	_, p, im, err := b.openPath(ctx, true)
+	_, p, im, err := b.openPath(ctx)
 	if err != nil {
 		return err
 	}
@@ -349,7 +396,7 @@ func (a *app) imageRmCmd() *cobra.Command {
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q.Path = args[0]
-			return a.simple(cmd, "image.rm", q, openWrite)
+			return a.onPath(cmd, "image.rm", q, openWrite)
 		},
 	}
 	cmd.Flags().BoolVarP(&q.Recursive, "recursive", "r", false, "remove a directory with everything in it")
@@ -357,16 +404,27 @@ func (a *app) imageRmCmd() *cobra.Command {
 }
 
 func backRemove(ctx context.Context, b *back) error {
-	q, p, im, err := b.openPath(ctx, false)
-	if err != nil {
+	var q pathArgs
+	if err := b.args(&q); err != nil {
 		return err
+	}
+	p, refused := workspace.Clean(q.Path)
+	im, _, err := b.openDisk(ctx, false, false)
+	if err != nil {
+		return cmpErr(refused, err)
 	}
 	defer im.Close()
-	if p, err = im.ResolveParent(p); err != nil {
-		return err
-	}
-	done, err := b.change(ctx, im, audit.EvImageRm, audit.Facts{"path": q.Path, "recursive": q.Recursive}, workspace.Txn{
-		Message: "image rm", Changes: []workspace.Change{{Op: workspace.OpRemove, Path: p, Recursive: q.Recursive}},
+	about := audit.Facts{"path": q.Path, "recursive": q.Recursive}
+	done, err := b.change(ctx, im, audit.EvImageRm, about, func() (txn workspace.Txn, err error) {
+		if refused != nil {
+			return txn, refused
+		}
+		if p, err = im.ResolveParent(p); err != nil {
+			return txn, err
+		}
+		return workspace.Txn{
+			Message: "image rm", Changes: []workspace.Change{{Op: workspace.OpRemove, Path: p, Recursive: q.Recursive}},
+		}, nil
 	})
 	if err != nil {
 		return err
@@ -376,18 +434,23 @@ func backRemove(ctx context.Context, b *back) error {
 }
 
 // change commits an operator's change: its record first, then the effect, then
-// what came of it.
-func (b *back) change(ctx context.Context, im *workspace.Image, ev audit.Event, args audit.Facts, txn workspace.Txn) (workspace.Commit, error) {
+// what came of it. What is to be committed is found out by prepare after the
+// first record, so that a change which is refused there is in the log as well.
+func (b *back) change(ctx context.Context, im *workspace.Image, ev audit.Event, args audit.Facts, prepare func() (workspace.Txn, error)) (workspace.Commit, error) {
 	info, err := im.Info()
 	if err != nil {
 		return workspace.Commit{}, err
 	}
-	txn.Call, txn.Actor = ulid.Make().String(), "operator"
-	rec := audit.Record{Ev: ev, Call: txn.Call, Img: info.UUID, Args: args}
+	rec := audit.Record{Ev: ev, Call: ulid.Make().String(), Img: info.UUID, Args: args}
 	if err := b.st.record(ctx, info.UUID, rec); err != nil {
 		return workspace.Commit{}, err
 	}
-	done, err := im.Commit(ctx, txn)
+	var done workspace.Commit
+	txn, err := prepare()
+	if err == nil {
+		txn.Call, txn.Actor = rec.Call, "operator"
+		done, err = im.Commit(ctx, txn)
+	}
 	rec.Out = &audit.Out{OK: err == nil, Changed: int64(len(done.Effects))}
 	if err == nil {
 		rec.Hb, rec.Ha = done.Parent, done.ID

@@ -69,6 +69,7 @@ func (a *app) command() *cobra.Command {
 virtual disk image; scripts run in a bubblewrap sandbox that sees only that disk;
 every call, refused ones included, is a record of a hash-chained audit log.`,
 		Example:           "  mcp-vdisk demo\n  mcp-vdisk serve --image project\n  mcp-vdisk call list_files '{}'",
+		PersistentPreRunE: givenFlags,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
@@ -78,6 +79,17 @@ every call, refused ones included, is a record of a hash-chained audit log.`,
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 	root.AddCommand(a.serveCmd(), a.callCmd(), a.imageCmd(), a.auditCmd(), a.configCmd(), a.doctorCmd(), a.demoCmd(), a.versionCmd())
 	return root
+}
+
+// givenFlags refuses a flag that names nothing: a variable of a script that is
+// empty by mistake must not mean the default.
+func givenFlags(cmd *cobra.Command, _ []string) error {
+	for _, name := range []string{"state", "image", "run-as"} {
+		if f := cmd.Flags().Lookup(name); f != nil && f.Changed && f.Value.String() == "" {
+			return fail(exitUsage, "leave the flag out for the default", "--%s is empty", name)
+		}
+	}
+	return nil
 }
 
 // Exit codes. They are listed in the README; `audit verify` has its own.

@@ -48,6 +48,9 @@ func openState(ctx context.Context, dir string, set settings, log *slog.Logger) 
 	}
 	if err := st.openLog(set); err != nil {
 		st.Close()
+		if errors.Is(err, audit.ErrUnavailable) {
+			return nil, fail(exitState, "make room on the disk that holds the state directory", "open the log of %s: %s", dir, err)
+		}
 		return nil, &failure{Code: exitState, Text: fmt.Sprintf("open the log of %s: %s", dir, err), cause: err}
 	}
 	if err := st.settle(ctx); err != nil {
@@ -148,16 +151,18 @@ func (st *state) writeVersion() error {
 	return nil
 }
 
-// Close closes whatever is open. The lock goes last.
+// Close closes whatever is open. The lock goes last, with the process when the
+// disk is too full for closing the database: another process has to wait for the
+// end of this one then.
 func (st *state) Close() error {
 	var errs []error
 	if st.log != nil {
 		errs = append(errs, st.log.Close())
 	}
 	if st.db != nil {
-		errs = append(errs, st.db.Close())
+		errs = append(errs, audit.CloseDB(st.db, st.path("db")))
 	}
-	if st.lock != nil {
+	if st.lock != nil && (st.db == nil || st.db.IsClosed()) {
 		st.lock.Close()
 	}
 	return errors.Join(errs...)

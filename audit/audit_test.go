@@ -20,6 +20,9 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv("AUDIT_TEST_VICTIM"); dir != "" {
 		victim(dir) // ends by being killed
 	}
+	if dir := os.Getenv("AUDIT_TEST_OPENER"); dir != "" {
+		opener(dir) // ends by itself
+	}
 	os.Exit(m.Run())
 }
 

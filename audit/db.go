@@ -2,6 +2,7 @@ package audit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -14,14 +15,20 @@ import (
 // OpenDB opens the Badger database in dir, which it makes (0700) when it is
 // missing. Leases and queues share it with the log.
 //
-// One process at a time: the error wraps [ErrInUse] while another has it open.
-// Any other error wraps [ErrUnreadable]. The caller closes the database after
-// the log.
+// One process at a time: the error wraps [ErrInUse] while another has it open. It
+// wraps [ErrUnavailable] when less than [MinOpenFree] is free on the disk. Any
+// other error wraps [ErrUnreadable]; for a damaged table it names the file. The
+// caller closes the database after the log, with [CloseDB].
+//
+// Every table is read once and checked.
 func OpenDB(dir string, logger *slog.Logger) (*badger.DB, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
 	}
-	if err := removeUnborn(dir); err != nil {
+	if err := checkRoom(free(dir)); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(removeUnborn(dir), checkTables(dir)); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
 	}
 	db, err := openBadger(dir, logger)
@@ -63,6 +70,9 @@ func tuned(dir string, logger *slog.Logger) badger.Options {
 	o.ValueThreshold = 256 << 10
 	o.ValueLogFileSize = 16 << 20
 	o.Compression = options.Snappy
+	// checkTables was here just before; Badger's own check of a table that is
+	// damaged since panics (table.go, VerifyChecksum).
+	o.ChecksumVerificationMode = options.NoVerification
 	o.BlockCacheSize = 4 << 20
 	o.IndexCacheSize = 2 << 20
 	o.MetricsEnabled = false

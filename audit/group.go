@@ -29,6 +29,7 @@ func (l *Log) run() {
 func (l *Log) flush() time.Duration {
 	for {
 		l.lock()
+		l.giveUp()
 		b, wait := l.next()
 		if b == nil {
 			l.unlock()
@@ -44,6 +45,18 @@ func (l *Log) flush() time.Duration {
 		l.lock()
 		l.settle(b, err)
 		l.unlock()
+	}
+}
+
+// giveUp drops the queue of a closed log whose disk is full since it was
+// numbered: writing it would end the process with SIGBUS. The waiters get an
+// error, and the notes stay in the tail for the next New.
+func (l *Log) giveUp() {
+	if !l.closed || len(l.queue) == 0 {
+		return
+	}
+	if err := checkRoom(l.o.Free()); err != nil {
+		l.die(err)
 	}
 }
 

@@ -122,7 +122,9 @@ func (o Options) withDefaults(tail string) Options {
 	return o
 }
 
-// Close makes durable what was taken, then stops. Later calls of Append and Note
+// Close makes durable what was taken, then stops. With less than [MinOpenFree] on
+// the disk it writes nothing, and what waited in Append fails; notes are in the
+// tail. Later calls of Append and Note
 // fail with [ErrUnavailable]. It may be called more than once, and gives the
 // error that stopped the log before, if one did.
 func (l *Log) Close() error {

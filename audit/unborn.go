@@ -14,9 +14,33 @@ import (
 // keeps it from opening (badger v4.9.6 memtable.go, logFile.open). Such a file
 // holds nothing.
 //
-// A database that another process has open is left alone, under Badger's own lock
-// of the directory (dir_unix.go).
+// A database that another process has open is left alone.
 func removeUnborn(dir string) error {
+	return alone(dir, func() error {
+		files, err := os.ReadDir(dir)
+		if err != nil {
+			return err
+		}
+		for _, f := range files {
+			ext := filepath.Ext(f.Name())
+			if !f.Type().IsRegular() || ext != ".mem" && ext != ".vlog" {
+				continue
+			}
+			info, err := f.Info()
+			if err == nil && info.Size() == 0 {
+				err = os.Remove(filepath.Join(dir, f.Name()))
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// alone calls do under Badger's own lock of the directory (dir_unix.go), or does nothing while
+// another process has the database open, as Badger will say.
+func alone(dir string, do func() error) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err
@@ -25,24 +49,7 @@ func removeUnborn(dir string) error {
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
 	if hostos.Lock(now, d, true) != nil {
-		return nil // in use, as Badger will say
+		return nil
 	}
-	files, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	for _, f := range files {
-		ext := filepath.Ext(f.Name())
-		if !f.Type().IsRegular() || ext != ".mem" && ext != ".vlog" {
-			continue
-		}
-		info, err := f.Info()
-		if err == nil && info.Size() == 0 {
-			err = os.Remove(filepath.Join(dir, f.Name()))
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return do()
 }

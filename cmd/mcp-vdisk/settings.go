@@ -12,6 +12,7 @@ import (
 
 	"github.com/BurntSushi/toml"
 
+	"github.com/mcp-vdisk/mcp-vdisk/audit"
 	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
 	"github.com/mcp-vdisk/mcp-vdisk/tools"
 )
@@ -75,7 +76,7 @@ func table() []setting {
 		{"script.timeout", durationKind, "45s", int64(time.Second), int64(tools.MaxScript), nil, "default and limit of timeout_s", func(s *settings, v int64, _ string) { s.limits.Script.Timeout = time.Duration(v) }},
 		{"script.queue", durationKind, "10s", int64(time.Millisecond), int64(30 * time.Second), nil, "how long a script waits for the one before it", func(s *settings, v int64, _ string) { s.limits.Queue = time.Duration(v) }},
 		{"script.scratch", choiceKind, "memory", 0, 0, []string{"memory", "disk"}, "where a script's changes lie until they are saved", func(s *settings, _ int64, v string) { s.scratch = v }},
-		{"audit.min_free", sizeKind, "64MiB", 1 << 20, maxSize, nil, "free space below which calls are refused", n(func(s *settings) *int64 { return &s.minFree })},
+		{"audit.min_free", sizeKind, "64MiB", audit.MinOpenFree, maxSize, nil, "free space below which calls are refused", n(func(s *settings) *int64 { return &s.minFree })},
 	}
 }
 

@@ -21,8 +21,8 @@ type Config struct {
 	// Disk keeps what scripts write in Scratch. The limit on written bytes is
 	// then watched every 100 ms, which is soft, instead of enforced.
 	Disk bool
-	// Self is the program that is started again as the stage and whose main
-	// calls StageMain first. Empty: /proc/self/exe.
+	// Self is the program that is started again as the stage and which
+	// holds this package. Empty: /proc/self/exe.
 	Self string
 }
 

@@ -3,7 +3,6 @@ package tools
 import (
 	"bytes"
 	"context"
-	"encoding/hex"
 	"fmt"
 	"io"
 	"sort"
@@ -63,7 +62,7 @@ func (w write) unique(p workspace.Path, old []byte, spots []span) error {
 
 func (w write) replaced(p workspace.Path, done workspace.Commit, edited []byte, first span, count int) Result {
 	n, _ := after(done, p)
-	digest := hex.EncodeToString(n.SHA256[:])
+	digest := hexDigest(n)
 	w.c.out.Bytes, w.c.out.Digest = n.Size, digest
 	lines := []string{
 		fmt.Sprintf("replaced %s in %s, now %s:", plural(int64(count), "match"), p, version(n.Version)),

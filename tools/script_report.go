@@ -2,7 +2,6 @@ package tools
 
 import (
 	"cmp"
-	"encoding/hex"
 	"fmt"
 	"maps"
 	"regexp"
@@ -110,25 +109,21 @@ func (r report) changed() int64 {
 	return n
 }
 
-var changeWords = []struct {
-	what workspace.EffectKind
-	word string
-}{
-	{workspace.Created, "created"}, {workspace.Modified, "modified"}, {workspace.Deleted, "deleted"},
-	{workspace.Mode, "mode changed"}, {workspace.Touched, "touched"},
-}
+// changeOrder is the order in which kinds of changes are told. Touched is the
+// last: it is counted and never listed.
+var changeOrder = []workspace.EffectKind{workspace.Created, workspace.Modified, workspace.Deleted, workspace.Mode, workspace.Touched}
 
 func (r report) counts() string {
 	var parts []string
-	for _, w := range changeWords {
+	for _, kind := range changeOrder {
 		n := 0
 		for _, e := range r.effects {
-			if e.What == w.what {
+			if e.What == kind {
 				n++
 			}
 		}
 		if n > 0 {
-			parts = append(parts, fmt.Sprintf("%s %s", thousands(int64(n)), w.word))
+			parts = append(parts, fmt.Sprintf("%s %s", thousands(int64(n)), kind))
 		}
 	}
 	return strings.Join(parts, ", ")
@@ -194,12 +189,12 @@ func cutAt(s string, at int) int {
 func (r report) paths() []string {
 	lines := []string{"changed:"}
 	room, left := maxChangeText, int64(0)
-	for _, w := range changeWords[:4] {
+	for _, kind := range changeOrder[:len(changeOrder)-1] {
 		for _, e := range r.effects {
-			if e.What != w.what {
+			if e.What != kind {
 				continue
 			}
-			line := changeLine(w.word, e)
+			line := changeLine(e)
 			if left > 0 || len(lines) > maxChanges || len(line) > room {
 				left++
 				continue
@@ -216,12 +211,12 @@ func (r report) paths() []string {
 	return lines
 }
 
-func changeLine(word string, e workspace.Effect) string {
+func changeLine(e workspace.Effect) string {
 	n := cmp.Or(e.After, e.Before)
-	line := fmt.Sprintf("  %-8s %s", word, e.Path)
+	line := fmt.Sprintf("  %-8s %s", e.What.String(), e.Path)
 	switch {
 	case n.Kind == workspace.KindDir:
-		return fmt.Sprintf("  %-8s %s", word, slashed(e.Path))
+		return fmt.Sprintf("  %-8s %s", e.What.String(), slashed(e.Path))
 	case n.Kind == workspace.KindFile && e.After != nil:
 		return line + "  " + size(n.Size)
 	}
@@ -310,20 +305,18 @@ func (r report) log() {
 	out := &r.s.c.out
 	out.Changed = int64(len(r.effects))
 	out.Bytes = r.s.res.Stdout.Total + r.s.res.Stderr.Total
-	for _, e := range r.effects {
-		f := audit.ChangeFact{Path: e.Path.String(), Kind: changeWord(e.What)}
-		if e.After != nil && e.After.Kind == workspace.KindFile {
-			f.SHA256 = hex.EncodeToString(e.After.SHA256[:])
-		}
-		r.s.c.changes = append(r.s.c.changes, f)
-	}
+	r.s.c.changes = ChangeFacts(r.effects)
 }
 
-func changeWord(k workspace.EffectKind) string {
-	for _, w := range changeWords {
-		if w.what == k {
-			return w.word
+// ChangeFacts is what the log says of the changes of a commit.
+func ChangeFacts(effects []workspace.Effect) []audit.ChangeFact {
+	var facts []audit.ChangeFact
+	for _, e := range effects {
+		f := audit.ChangeFact{Path: e.Path.String(), Kind: e.What.String()}
+		if e.After != nil && e.After.Kind == workspace.KindFile {
+			f.SHA256 = hexDigest(*e.After)
 		}
+		facts = append(facts, f)
 	}
-	return "changed"
+	return facts
 }

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/base64"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -180,7 +179,7 @@ func (w write) report(p workspace.Path, old *workspace.Node, done workspace.Comm
 	if !ok && old != nil { // nothing changed, not even the time
 		n = *old
 	}
-	digest := hex.EncodeToString(n.SHA256[:])
+	digest := hexDigest(n)
 	w.c.out.Bytes, w.c.out.Digest = n.Size, digest
 	verb := "wrote"
 	switch {

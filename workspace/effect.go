@@ -11,6 +11,23 @@ const (
 	Touched  EffectKind = 'T' // another time, nothing else
 )
 
+// String is the word for it in results and in the log.
+func (k EffectKind) String() string {
+	switch k {
+	case Created:
+		return "created"
+	case Modified:
+		return "modified"
+	case Deleted:
+		return "deleted"
+	case Mode:
+		return "mode changed"
+	case Touched:
+		return "touched"
+	}
+	return "changed"
+}
+
 // Effect is what a commit did, or would do, to one path. Removing a directory
 // has one effect for each path in it. Before is nil for what was created,
 // After for what was deleted.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -189,7 +190,7 @@ func backQuery(ctx context.Context, b *back) error {
 	if errors.Is(err, audit.ErrQuery) {
 		return usage(err)
 	}
-	return cmpErr(err, end())
+	return cmp.Or(err, end())
 }
 
 // printer returns what prints a record, and what ends the output.

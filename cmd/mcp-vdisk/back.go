@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -156,7 +157,7 @@ func (b *back) serve(ctx context.Context) error {
 		return err
 	}
 	err = v.run(ctx, b)
-	return cmpErr(err, b.st.Close())
+	return cmp.Or(err, b.st.Close())
 }
 
 // args decodes the arguments of the verb.

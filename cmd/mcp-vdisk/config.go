@@ -183,13 +183,10 @@ func replaceFile(name, text string) error {
 	return nil
 }
 
-// systemStream holds the records that are about no disk.
-const systemStream = "system"
-
 func backConfigSet(ctx context.Context, b *back) error {
 	var q setArgs
 	if err := b.args(&q); err != nil {
 		return err
 	}
-	return b.st.record(ctx, systemStream, audit.Record{Ev: audit.EvConfigSet, Args: audit.Facts{"key": q.Key, "value": strings.TrimSpace(q.Value)}})
+	return b.st.record(ctx, audit.StreamSystem, audit.Record{Ev: audit.EvConfigSet, Args: audit.Facts{"key": q.Key, "value": strings.TrimSpace(q.Value)}})
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"archive/tar"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -181,7 +182,7 @@ func backPut(ctx context.Context, b *back) error {
 	// A refusal goes into the disk's log, but no disk is made for it.
 	im, _, err := b.openDisk(ctx, false, refused == nil)
 	if err != nil {
-		return cmpErr(refused, err)
+		return cmp.Or(refused, err)
 	}
 	defer im.Close()
 	stage := im.Stage(ctx)
@@ -314,11 +315,11 @@ func (a *app) get(ctx context.Context, from, dest string, force bool) error {
 	done := make(chan error, 1)
 	go func() {
 		err := u.run(tar.NewReader(pr))
-		pr.CloseWithError(cmpErr(err, io.ErrClosedPipe))
+		pr.CloseWithError(cmp.Or(err, io.ErrClosedPipe))
 		done <- err
 	}()
 	err = a.ask(ctx, r, openRead, nil, pw)
-	pw.CloseWithError(cmpErr(err, io.EOF))
+	pw.CloseWithError(cmp.Or(err, io.EOF))
 	if unpackErr := <-done; unpackErr != nil && (err == nil || errors.Is(err, unpackErr)) {
 		return unpackErr
 	}
@@ -505,7 +506,7 @@ func backGet(ctx context.Context, b *back) error {
 			return packNode(t, im, e.Path, e.Node, path.Join(top, rest))
 		})
 	}
-	return cmpErr(err, t.Close())
+	return cmp.Or(err, t.Close())
 }
 
 func packNode(t *tar.Writer, im *workspace.Image, p workspace.Path, n workspace.Node, name string) error {

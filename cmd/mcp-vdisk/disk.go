@@ -70,7 +70,7 @@ func (b *back) createImage(ctx context.Context, label string) (*workspace.Image,
 		}
 	}
 	about := audit.Facts{"image": b.req.Image.String(), "label": label, "bytes": b.set.imageBytes, "entries": b.set.imageEntries}
-	if err := b.st.record(ctx, systemStream, audit.Record{Ev: audit.EvImageCreate, Args: about}); err != nil {
+	if err := b.st.record(ctx, audit.StreamSystem, audit.Record{Ev: audit.EvImageCreate, Args: about}); err != nil {
 		return nil, err
 	}
 	im, err := workspace.Create(b.diskPath(), workspace.CreateOptions{

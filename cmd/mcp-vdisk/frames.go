@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -120,7 +121,7 @@ func (f *frames) receiveRequest() (r request, image *os.File, err error) {
 	oob := make([]byte, syscall.CmsgSpace(4))
 	n, oobn, _, _, err := f.conn.ReadMsgUnix(first[:], oob)
 	if err != nil || n != 1 || first[0] != frameRequest {
-		return r, nil, fmt.Errorf("no request arrived: %w", cmpErr(err, io.ErrUnexpectedEOF))
+		return r, nil, fmt.Errorf("no request arrived: %w", cmp.Or(err, io.ErrUnexpectedEOF))
 	}
 	if image, err = passed(oob[:oobn]); err != nil {
 		return r, nil, err
@@ -140,13 +141,6 @@ func (f *frames) receiveRequest() (r request, image *os.File, err error) {
 	return r, image, json.Unmarshal(payload, &r)
 }
 
-func cmpErr(err, or error) error {
-	if err == nil {
-		return or
-	}
-	return err
-}
-
 // passed takes the descriptor out of a control message.
 func passed(oob []byte) (*os.File, error) {
 	if len(oob) == 0 {
@@ -154,11 +148,11 @@ func passed(oob []byte) (*os.File, error) {
 	}
 	msgs, err := syscall.ParseSocketControlMessage(oob)
 	if err != nil || len(msgs) != 1 {
-		return nil, fmt.Errorf("bad control message: %w", cmpErr(err, io.ErrUnexpectedEOF))
+		return nil, fmt.Errorf("bad control message: %w", cmp.Or(err, io.ErrUnexpectedEOF))
 	}
 	fds, err := syscall.ParseUnixRights(&msgs[0])
 	if err != nil || len(fds) != 1 {
-		return nil, fmt.Errorf("bad descriptor message: %w", cmpErr(err, io.ErrUnexpectedEOF))
+		return nil, fmt.Errorf("bad descriptor message: %w", cmp.Or(err, io.ErrUnexpectedEOF))
 	}
 	syscall.CloseOnExec(fds[0])
 	return os.NewFile(uintptr(fds[0]), "image"), nil

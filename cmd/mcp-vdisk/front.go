@@ -253,7 +253,7 @@ func (a *app) receive(conn *frames, stdout io.Writer) error {
 	for {
 		typ, payload, err := conn.read()
 		if err != nil {
-			return cmpErr(sinkErr, errors.New("the back ended without an answer"))
+			return cmp.Or(sinkErr, errors.New("the back ended without an answer"))
 		}
 		switch typ {
 		case frameStdout:

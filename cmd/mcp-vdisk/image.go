@@ -1,8 +1,8 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mcp-vdisk/mcp-vdisk/audit"
+	"github.com/mcp-vdisk/mcp-vdisk/tools"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace"
 )
 
@@ -411,7 +412,7 @@ func backRemove(ctx context.Context, b *back) error {
 	p, refused := workspace.Clean(q.Path)
 	im, _, err := b.openDisk(ctx, false, false)
 	if err != nil {
-		return cmpErr(refused, err)
+		return cmp.Or(refused, err)
 	}
 	defer im.Close()
 	about := audit.Facts{"path": q.Path, "recursive": q.Recursive}
@@ -457,15 +458,8 @@ func (b *back) change(ctx context.Context, im *workspace.Image, ev audit.Event, 
 	} else {
 		rec.Reason = err.Error()
 	}
-	entry := audit.Entry{Record: rec}
-	for _, e := range done.Effects {
-		f := audit.ChangeFact{Path: e.Path.String(), Kind: string(rune(e.What))}
-		if e.After != nil && e.After.Kind == workspace.KindFile {
-			f.SHA256 = hex.EncodeToString(e.After.SHA256[:])
-		}
-		entry.Changes = append(entry.Changes, f)
-	}
+	entry := audit.Entry{Record: rec, Changes: tools.ChangeFacts(done.Effects)}
 	entry.Act, entry.Dec = "operator", "allow"
 	_, logErr := b.st.log.Append(context.WithoutCancel(ctx), info.UUID, entry)
-	return done, cmpErr(err, logErr)
+	return done, cmp.Or(err, logErr)
 }

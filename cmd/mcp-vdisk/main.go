@@ -12,12 +12,9 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-
-	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
 )
 
 func main() {
-	sandboxrun.StageMain() // does not return in a process that is the stage
 	// Memory is bounded on purpose: Badger and big commits would otherwise let
 	// the heap double before it is collected.
 	debug.SetMemoryLimit(128 << 20)

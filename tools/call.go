@@ -48,6 +48,7 @@ type call struct {
 	caller  Caller
 	raw     []byte          // arguments as they came
 	args    json.RawMessage // validated and normalised
+	work    work            // what is to be done
 	started time.Time
 
 	facts  audit.Facts // public facts of the arguments
@@ -94,7 +95,7 @@ func (t *Tools) run(ctx context.Context, c *call) Result {
 	if e := t.cfg.Policy.check(c.tool); e != nil {
 		return t.refused(ctx, c, e)
 	}
-	if err := t.check(c); err != nil {
+	if err := t.prepare(c); err != nil {
 		return t.refused(ctx, c, asError(err))
 	}
 	if def.Mutates && !onlyAsks(c) {
@@ -103,9 +104,10 @@ func (t *Tools) run(ctx context.Context, c *call) Result {
 	return t.read(ctx, c)
 }
 
-// check refuses what the arguments alone show to be impossible, before the
-// intent: a path that is none, and arguments that do not go together.
-func (t *Tools) check(c *call) error {
+// prepare refuses what the arguments alone show to be impossible, before the
+// intent: a path that is none, and arguments that do not go together. Else the
+// call has its work.
+func (t *Tools) prepare(c *call) error {
 	a, err := decode[struct {
 		Path      *string `json:"path"`
 		IfVersion string  `json:"if_version"`
@@ -122,10 +124,8 @@ func (t *Tools) check(c *call) error {
 	if err != nil {
 		return err
 	}
-	if fits := t.checks()[c.tool]; fits != nil {
-		return fits(c)
-	}
-	return nil
+	c.work, err = t.handlers()[c.tool](c)
+	return err
 }
 
 func (t *Tools) refused(ctx context.Context, c *call, e *Error) Result {
@@ -185,7 +185,7 @@ func (c *call) late(err error, what string) *Error {
 	return e
 }
 
-// handle runs the handler and turns a panic into INTERNAL.
+// handle does the work and turns a panic into INTERNAL.
 func (t *Tools) handle(ctx context.Context, c *call) (r Result) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -196,7 +196,7 @@ func (t *Tools) handle(ctx context.Context, c *call) (r Result) {
 	if ctx.Err() != nil {
 		return errorResult(asError(context.Cause(ctx)))
 	}
-	r, err := t.handlers()[c.tool](ctx, c)
+	r, err := c.work(ctx)
 	if err != nil {
 		return errorResult(asError(err))
 	}

@@ -15,16 +15,12 @@ type deleteArgs struct {
 }
 
 // deleteFile removes a file, a link (never what it points to) or a directory.
-func (t *Tools) deleteFile(ctx context.Context, c *call) (Result, error) {
+func (t *Tools) deleteFile(c *call) (work, error) {
 	a, err := decode[deleteArgs](c)
-	if err != nil {
-		return Result{}, err
-	}
-	done, err := t.gate.file(ctx)
-	if err != nil {
-		return Result{}, busy(err)
-	}
-	defer done()
+	return t.besideScripts(func(ctx context.Context) (Result, error) { return t.remove(ctx, c, a) }), err
+}
+
+func (t *Tools) remove(ctx context.Context, c *call, a deleteArgs) (Result, error) {
 	p, old, err := t.target(a.Path, false)
 	if err != nil {
 		return Result{}, t.missing(err, a.Path, p)

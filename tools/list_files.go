@@ -31,17 +31,16 @@ type listArgs struct {
 const countMost = 10_000
 
 // listFiles lists a directory, or searches the text of the files in it.
-func (t *Tools) listFiles(ctx context.Context, c *call) (Result, error) {
+func (t *Tools) listFiles(c *call) (work, error) {
 	l, err := t.newListing(c)
 	if err != nil {
-		return Result{}, err
+		return nil, err
 	}
-	done, err := t.gate.file(ctx)
-	if err != nil {
-		return Result{}, busy(err)
-	}
-	defer done()
-	p, n, err := t.source(l.args.Path)
+	return t.besideScripts(l.list), nil
+}
+
+func (l *listing) list(ctx context.Context) (Result, error) {
+	p, n, err := l.t.source(l.args.Path)
 	if err != nil {
 		return Result{}, err
 	}
@@ -89,12 +88,7 @@ func (c cursor) encode() string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// checkList checks the pattern, the regular expression and the cursor.
-func (t *Tools) checkList(c *call) error {
-	_, err := t.newListing(c)
-	return err
-}
-
+// newListing checks the pattern, the regular expression and the cursor.
 func (t *Tools) newListing(c *call) (*listing, error) {
 	a, err := decode[listArgs](c)
 	if err != nil {

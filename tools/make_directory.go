@@ -13,16 +13,12 @@ type makeDirectoryArgs struct {
 
 // makeDirectory makes a directory and its missing parents; one that is there
 // already is fine.
-func (t *Tools) makeDirectory(ctx context.Context, c *call) (Result, error) {
+func (t *Tools) makeDirectory(c *call) (work, error) {
 	a, err := decode[makeDirectoryArgs](c)
-	if err != nil {
-		return Result{}, err
-	}
-	done, err := t.gate.file(ctx)
-	if err != nil {
-		return Result{}, busy(err)
-	}
-	defer done()
+	return t.besideScripts(func(ctx context.Context) (Result, error) { return t.mkdir(ctx, c, a) }), err
+}
+
+func (t *Tools) mkdir(ctx context.Context, c *call, a makeDirectoryArgs) (Result, error) {
 	p, old, err := t.target(a.Path, true)
 	if err != nil {
 		return Result{}, err

@@ -24,11 +24,12 @@ func onlyAsks(c *call) bool {
 // pythonEnv tells what Python scripts get. Packages cannot be asked for on a
 // host whose environment root is empty, and no request is taken that nobody
 // could fulfil.
-func (t *Tools) pythonEnv(ctx context.Context, c *call) (Result, error) {
+func (t *Tools) pythonEnv(c *call) (work, error) {
 	a, err := decode[pythonArgs](c)
-	if err != nil {
-		return Result{}, err
-	}
+	return func(ctx context.Context) (Result, error) { return t.python(ctx, a) }, err
+}
+
+func (t *Tools) python(ctx context.Context, a pythonArgs) (Result, error) {
 	if a.Action != "status" {
 		return Result{}, &Error{
 			Code: NotReady, Rule: "env.no_base", Sentence: "this host has no package layers, so nothing can be installed",

@@ -35,16 +35,15 @@ const (
 
 // readFile shows one page of a file: text as it is stored, a picture, or bytes
 // in base64.
-func (t *Tools) readFile(ctx context.Context, c *call) (Result, error) {
+func (t *Tools) readFile(c *call) (work, error) {
 	a, err := decode[readArgs](c)
-	if err != nil {
-		return Result{}, err
+	if err == nil {
+		err = a.check()
 	}
-	done, err := t.gate.file(ctx)
-	if err != nil {
-		return Result{}, busy(err)
-	}
-	defer done()
+	return t.besideScripts(func(context.Context) (Result, error) { return t.show(c, a) }), err
+}
+
+func (t *Tools) show(c *call, a readArgs) (Result, error) {
 	p, n, err := t.source(a.Path)
 	if err != nil {
 		return Result{}, err
@@ -64,9 +63,8 @@ func (t *Tools) readFile(ctx context.Context, c *call) (Result, error) {
 	return res, err
 }
 
-// checkRead checks that the arguments page one way.
-func (t *Tools) checkRead(c *call) error {
-	a, err := decode[readArgs](c)
+// check checks that the arguments page one way.
+func (a readArgs) check() error {
 	byLines, byBytes := a.Offset != 0 || a.Limit != 0, a.ByteOffset != nil || a.ByteLimit != 0
 	switch {
 	case byLines && byBytes:
@@ -74,7 +72,7 @@ func (t *Tools) checkRead(c *call) error {
 	case byLines && a.Encoding == "base64":
 		return refuse(InvalidArgument, "page with byte_offset and byte_limit", "offset and limit count lines, and base64 has none")
 	}
-	return err
+	return nil
 }
 
 func hexDigest(n workspace.Node) string { return hex.EncodeToString(n.SHA256[:]) }

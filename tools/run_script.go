@@ -24,11 +24,23 @@ type scriptArgs struct {
 
 // runScript runs a script on a copy-on-write view of the disk and saves what it
 // changed as one commit, or nothing.
-func (t *Tools) runScript(ctx context.Context, c *call) (Result, error) {
+func (t *Tools) runScript(c *call) (work, error) {
 	a, err := decode[scriptArgs](c)
-	if err != nil {
-		return Result{}, err
+	if err == nil {
+		err = t.checkScript(a)
 	}
+	if err != nil {
+		return nil, err
+	}
+	if a.Source != nil { // the intent then says what is going to run
+		sum := sha256.Sum256([]byte(*a.Source))
+		c.source = hex.EncodeToString(sum[:])
+	}
+	return func(ctx context.Context) (Result, error) { return t.runAlone(ctx, c, a) }, nil
+}
+
+// runAlone waits for the script's turn and runs it.
+func (t *Tools) runAlone(ctx context.Context, c *call, a scriptArgs) (Result, error) {
 	// The answer is due a fixed time after the receipt, the queue included.
 	due := c.started.Add(MaxScript)
 	waiting, stop := context.WithTimeout(ctx, t.cfg.Limits.Queue)
@@ -46,11 +58,7 @@ func (t *Tools) runScript(ctx context.Context, c *call) (Result, error) {
 }
 
 // checkScript checks how the arguments go together and how large they are.
-func (t *Tools) checkScript(c *call) error {
-	a, err := decode[scriptArgs](c)
-	if err != nil {
-		return err
-	}
+func (t *Tools) checkScript(a scriptArgs) error {
 	switch {
 	case (a.Source == nil) == (a.Path == ""):
 		return refuse(InvalidArgument, "give the script's text in source, or name a script file in path", "give either source or path")
@@ -66,10 +74,6 @@ func (t *Tools) checkScript(c *call) error {
 	}
 	if len(a.Args) > maxScriptArgs || total(a.Args) > maxArgBytes {
 		return refuse(TooLarge, "pass long lists in stdin or a file", "args: at most %s of together %s are taken", thousands(maxScriptArgs), size(maxArgBytes))
-	}
-	if a.Source != nil { // the intent then says what is going to run
-		sum := sha256.Sum256([]byte(*a.Source))
-		c.source = hex.EncodeToString(sum[:])
 	}
 	return nil
 }

@@ -135,9 +135,26 @@ func (t *Tools) Dispatch(ctx context.Context, tool string, args []byte) string {
 	return t.Call(ctx, tool, args).String()
 }
 
-// handler is one tool. It returns a result or an error for the caller; what it
-// adds to the call's log record goes through the call.
-type handler func(ctx context.Context, c *call) (Result, error)
+// handler is one tool. It reads the arguments of a call and refuses, before
+// anything is done, what they alone show to be impossible; else it returns what
+// does the work.
+type handler func(c *call) (work, error)
+
+// work gives a result or an error for the caller; what it adds to the call's log
+// record goes through the call.
+type work func(ctx context.Context) (Result, error)
+
+// besideScripts is the work of a file tool: it waits for the script that runs.
+func (t *Tools) besideScripts(w work) work {
+	return func(ctx context.Context) (Result, error) {
+		done, err := t.gate.file(ctx)
+		if err != nil {
+			return Result{}, busy(err)
+		}
+		defer done()
+		return w(ctx)
+	}
+}
 
 // handlers is the dispatcher's table; schemas holds the same names, which a
 // test compares.
@@ -150,16 +167,6 @@ func (t *Tools) handlers() map[string]handler {
 		"delete_file":    t.deleteFile,
 		"run_script":     t.runScript,
 		"python_env":     t.pythonEnv,
-	}
-}
-
-// checks holds what a tool asks of its arguments beyond its schema.
-func (t *Tools) checks() map[string]func(*call) error {
-	return map[string]func(*call) error{
-		"write_file": t.checkWrite,
-		"read_file":  t.checkRead,
-		"list_files": t.checkList,
-		"run_script": t.checkScript,
 	}
 }
 

@@ -24,33 +24,25 @@ type writeArgs struct {
 }
 
 // writeFile creates, overwrites, extends or edits one file, all or nothing.
-func (t *Tools) writeFile(ctx context.Context, c *call) (Result, error) {
+func (t *Tools) writeFile(c *call) (work, error) {
 	a, err := decode[writeArgs](c)
-	if err != nil {
-		return Result{}, err
+	if err == nil {
+		err = a.check()
 	}
-	body, err := a.body()
 	if err != nil {
-		return Result{}, err
+		return nil, err
 	}
-	done, err := t.gate.file(ctx)
-	if err != nil {
-		return Result{}, busy(err)
-	}
-	defer done()
+	body, err := a.body(t.cfg.Limits.WriteBytes)
 	w := write{t: t, c: c, args: a, body: body}
+	try := w.whole
 	if a.Mode == "replace" {
-		return w.again(ctx, w.replace)
+		try = w.replace
 	}
-	return w.again(ctx, w.whole)
+	return t.besideScripts(func(ctx context.Context) (Result, error) { return w.again(ctx, try) }), err
 }
 
-// checkWrite checks how the arguments go together and how large the content is.
-func (t *Tools) checkWrite(c *call) error {
-	a, err := decode[writeArgs](c)
-	if err != nil {
-		return err
-	}
+// check checks how the arguments go together.
+func (a writeArgs) check() error {
 	replace := a.Mode == "replace"
 	switch {
 	case replace && a.OldText == "":
@@ -66,22 +58,21 @@ func (t *Tools) checkWrite(c *call) error {
 	case a.Mode == "create" && a.IfVersion != "":
 		return refuse(InvalidArgument, "leave if_version out, or use mode \"overwrite\"", "if_version: a file that mode \"create\" makes has no version yet")
 	}
-	body, err := a.body()
-	if err == nil && int64(len(body)) > t.cfg.Limits.WriteBytes {
-		return refuse(TooLarge, `write the first part, then the rest with mode "append"; or let a script make the file`,
-			"content: is %s, and one call takes at most %s", size(int64(len(body))), size(t.cfg.Limits.WriteBytes))
-	}
-	return err
+	return nil
 }
 
-// body is the content as bytes.
-func (a writeArgs) body() ([]byte, error) {
-	if a.Encoding != "base64" {
-		return []byte(a.Content), nil
+// body is the content as bytes, of which there may be at most limit.
+func (a writeArgs) body(limit int64) ([]byte, error) {
+	body := []byte(a.Content)
+	if a.Encoding == "base64" {
+		var err error
+		if body, err = base64.StdEncoding.Strict().DecodeString(strings.Join(strings.Fields(a.Content), "")); err != nil {
+			return nil, refuse(InvalidArgument, "encode the bytes as standard base64 with padding (RFC 4648 §4)", "content: is not valid base64")
+		}
 	}
-	body, err := base64.StdEncoding.Strict().DecodeString(strings.Join(strings.Fields(a.Content), ""))
-	if err != nil {
-		return nil, refuse(InvalidArgument, "encode the bytes as standard base64 with padding (RFC 4648 §4)", "content: is not valid base64")
+	if int64(len(body)) > limit {
+		return nil, refuse(TooLarge, `write the first part, then the rest with mode "append"; or let a script make the file`,
+			"content: is %s, and one call takes at most %s", size(int64(len(body))), size(limit))
 	}
 	return body, nil
 }

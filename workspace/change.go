@@ -37,7 +37,9 @@ type Change struct {
 	// Replace removes whatever stands at Path first, a tree included. Without
 	// it a file replaces only a file or a symlink (ErrIsDirectory), a symlink
 	// nothing (ErrExists) and a directory nothing (ErrNotDirectory). A
-	// directory that stands at the path of an OpMkdir stays, with or without it.
+	// directory that stands at the path of an OpMkdir stays, with or without it,
+	// and keeps its time: what a script makes in a directory moves its time, and
+	// two scripts that work in one directory would always conflict. OpMeta sets it.
 	Replace bool
 
 	Opaque    bool // OpMkdir: what was in the directory goes
@@ -142,7 +144,12 @@ func (w *writer) putFile(c *Change, old *Node) error {
 		Kind: KindFile, Mode: c.mode(old, KindFile, 0o644), ModTime: w.time(c),
 		Size: c.Content.Size, Lines: c.Content.Lines, SHA256: c.Content.SHA256, body: c.Content.body,
 	}
-	if c.Content.stage == nil {
+	switch {
+	case c.Content.kept:
+		if err := w.checkKept(c); err != nil {
+			return err
+		}
+	case c.Content.stage == nil:
 		n.SHA256 = sha256.Sum256(nil)
 	}
 	if old != nil && old.Kind == KindDir {

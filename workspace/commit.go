@@ -30,6 +30,11 @@ type Txn struct {
 	Changes       []Change
 	Preconditions []Precondition
 
+	// Source is the source of the script that makes the commit, at most 4 MiB.
+	// It is stored with the commit, costs no quota, and is read by
+	// Image.Source. Empty is none; a commit that changes nothing keeps none.
+	Source []byte
+
 	// Admit is asked inside the transaction, when everything else was found to
 	// be in order, with what would change. Its error ends the commit and is
 	// returned as it is. It must not use the image.
@@ -72,9 +77,9 @@ func (im *Image) Commit(ctx context.Context, t Txn) (Commit, error) {
 	if err := w.check(); err != nil {
 		return Commit{}, err
 	}
-	size := 0
+	size := w.packSource()
 	if t.Stage != nil {
-		size = t.Stage.bytes
+		size += t.Stage.bytes
 	}
 	err := im.update("commit", size, w.run)
 	switch {
@@ -114,6 +119,8 @@ type writer struct {
 	touched map[Path]*touch // every path written so far
 	parents map[Path]bool   // paths known to be directories
 	later   map[Path]later  // what commits behind Base did
+	source  *stored         // packed Txn.Source
+	pending map[uint64]bool // see checkKept
 	result  record
 }
 
@@ -126,6 +133,9 @@ func (w *writer) check() error {
 	if len(t.Call) > maxText || len(t.Actor) > maxText || len(t.Message) > maxText {
 		return imageError("commit", ErrTooLarge, "call, actor or message of the commit is longer than 64 KiB")
 	}
+	if len(t.Source) > maxSource {
+		return imageError("commit", ErrTooLarge, "the source of the commit's script is longer than 4 MiB")
+	}
 	if t.Stage != nil && t.Stage.over {
 		return errors.New("commit: its stage was already discarded or committed")
 	}
@@ -133,6 +143,9 @@ func (w *writer) check() error {
 		c := &t.Changes[i]
 		if c.Content.stage != nil && c.Content.stage != t.Stage {
 			return errors.New("commit: a content comes from another stage")
+		}
+		if c.Content.stage == nil && !c.Content.kept && c.Content.Size != 0 {
+			return errors.New("commit: a content was made neither by Stage.Add nor by Node.Content")
 		}
 	}
 	return nil
@@ -261,6 +274,9 @@ func (w *writer) record() error {
 		if err := s.settle(w.tx, used); err != nil {
 			return err
 		}
+	}
+	if err := w.putSource(); err != nil {
+		return err
 	}
 	id, err := w.result.write(w.tx.Bucket(bucketCommits))
 	if err != nil {

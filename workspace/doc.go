@@ -3,7 +3,7 @@
 //
 // # One way in
 //
-// [Image.Commit] is the only way in which an image changes, whoever asks: a
+// [Image.Commit] is the only way in which the tree changes, whoever asks: a
 // file tool, a script's diff, an import, a restore. A commit is a list of
 // changes that is applied all or not at all, after its preconditions, the
 // commits that came between, and the quota were checked, in one transaction.
@@ -12,7 +12,18 @@
 //
 // Reads see one commit and never wait. A [File] goes on reading the version
 // that it was opened at. No read holds a transaction longer than one chunk,
-// one page of a listing, or 512 entries of a walk.
+// one page of a listing, 512 entries of a walk, or 4,096 changes of the history
+// (one commit, when that has more). [Image.TreeDigest] is the exception.
+//
+// # History
+//
+// Every commit keeps what each path was before and after it, so that the past
+// is read backwards from the head: [Image.NodeAt] and [Image.OpenAt] one path,
+// [Image.Between] the difference of two commits, [Image.History] the commits
+// themselves. [Image.Restoring] and [Image.Undoing] plan a commit that brings
+// something back; history itself is never rewritten. What they bring back
+// refers to the old chunks (see [Node.Content]). [Image.Checkpoint] gives a
+// commit a name, and a digest of the tree that fsck and a stranger can check.
 //
 // # Paths
 //
@@ -40,7 +51,8 @@
 //	pending  's' ‖ stage ‖ SHA-256 → id of a chunk that no commit uses yet
 //	commits  seq → id, parent, call, actor, message, time, totals, source, counts,
 //	         changes [path, node before, node after]; seq ‖ part → further changes
-//	refs     (checkpoints)
+//	refs     name → checkpoint: seq, commit id, digest of the tree, totals, time,
+//	         message
 //
 // A content up to 128 KiB is one chunk, a larger one is cut by FastCDC into
 // chunks of 16 to 256 KiB. Values have one canonical encoding each, and end in
@@ -56,6 +68,7 @@
 //
 // When Commit has returned, the commit survives a killed process and a power
 // cut. When it has not, the disk is as before or as after, never between.
+// Checkpoint and DropCheckpoint promise the same.
 // Create leaves no file or a whole one. Chunks that were staged and not
 // committed are swept when the image is next opened for writing.
 //

@@ -9,6 +9,7 @@ import (
 // tell apart wraps exactly one of them; test with errors.Is.
 var (
 	ErrInvalidPath     = errors.New("is not a valid path")
+	ErrInvalid         = errors.New("is not valid") // something else than a path: a checkpoint's name, a commit that cannot be undone
 	ErrPathEscape      = errors.New("leads out of the disk")
 	ErrReservedPath    = errors.New("is reserved for the container itself")
 	ErrNotFound        = errors.New("does not exist")
@@ -61,14 +62,20 @@ func (e *Error) Error() string {
 // Unwrap returns the kind.
 func (e *Error) Unwrap() error { return e.Kind }
 
-// HasPath says whether the error is about one path, or about the image as a
-// whole (its quota, its lock, its file).
+// HasPath says whether the error is about one path, or about something else:
+// the image as a whole (its quota, its lock, its file), a version of it, a
+// checkpoint.
 func (e *Error) HasPath() bool { return e.subject == "" }
 
 const theImage = "the disk image"
 
 func pathError(op string, p Path, kind error, detail string) *Error {
 	return &Error{Op: op, Path: p, Kind: kind, Detail: detail}
+}
+
+// subjectError is about something else than a path or the image as a whole.
+func subjectError(op, subject string, kind error, detail string) *Error {
+	return &Error{Op: op, Kind: kind, Detail: detail, subject: subject}
 }
 
 func imageError(op string, kind error, detail string) *Error {

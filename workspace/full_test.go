@@ -52,6 +52,8 @@ func fillDisk(t *testing.T, dir string) {
 	wantKind(t, err, ErrNoSpace)
 	_, err = do(t, im, Txn{}, put("keep", string(randomBytes(99, 20<<20))))
 	wantKind(t, err, ErrNoSpace)
+	_, err = do(t, im, Txn{Source: randomBytes(98, maxSource)}, mkdir("d"))
+	wantKind(t, err, ErrNoSpace)
 	// No room is left at all, not even for a page.
 	ballast, _ := os.Create(filepath.Join(dir, "ballast"))
 	for err = nil; err == nil; {
@@ -75,5 +77,10 @@ func fillDisk(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	mustDo(t, im, remove("f0"), put("keep", "new"))
+	txn, err := im.Restoring(t.Context(), 3, []Path{mustPath(t, "f0")})
+	apply(t, im, txn, err)
+	if text(t, im, "f0") != string(randomBytes(0, 1<<20)) {
+		t.Error("what was restored is something else")
+	}
 	verify(t, im)
 }

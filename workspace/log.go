@@ -85,22 +85,9 @@ func (im *Image) FindCommit(call string) (Commit, bool, error) {
 
 // findIn returns commit seq if the call made it.
 func findIn(tx *bolt.Tx, seq uint64, call string) (*record, error) {
-	key := uintKey(seq)
-	stored := tx.Bucket(bucketCommits).Get(key)
-	if stored == nil {
-		return nil, nil
-	}
-	value, err := unseal(key, stored)
-	if err != nil {
-		return nil, recordError(seq, err)
-	}
-	var r record
-	d := &decoder{in: value}
-	if r.decodeHead(d); d.err != nil {
-		return nil, recordError(seq, d.err)
-	}
-	if r.call != call {
-		return nil, nil
+	r, err := recordHead(tx, seq)
+	if err != nil || r == nil || r.call != call {
+		return nil, err
 	}
 	return readRecord(tx, seq)
 }

@@ -159,30 +159,46 @@ func (r *record) decodeHead(d *decoder) (changes uint64) {
 // decodeChanges reads the changes of one value to its end.
 func (r *record) decodeChanges(d *decoder) {
 	for d.err == nil && len(d.in) > 0 {
-		p, err := FromBytes(d.bytes(MaxPath))
-		if d.err == nil && err != nil {
-			d.fail("a path: %v", err)
+		c := d.change()
+		if d.err != nil {
 			return
 		}
-		var nodes [2]*Node
-		for i := range nodes {
-			if b := d.bytes(maxNode); len(b) > 0 {
-				n, err := decodeNode(b)
-				if err != nil {
-					d.fail("node of %v: %v", p, err)
-					return
-				}
-				nodes[i] = n
-			}
+		e, err := c.effect()
+		if err != nil {
+			d.fail("%v", err)
+			return
 		}
-		e, ok := newEffect(p, nodes[0], nodes[1])
-		if d.err == nil && (!ok || p.IsRoot()) {
-			d.fail("change of %v changes nothing", p)
+		r.changes = append(r.changes, e)
+	}
+}
+
+// rawChange is a change as it is stored; it points into the value.
+type rawChange struct{ path, before, after []byte }
+
+func (d *decoder) change() rawChange {
+	return rawChange{path: d.bytes(MaxPath), before: d.bytes(maxNode), after: d.bytes(maxNode)}
+}
+
+// effect decodes a change.
+func (c rawChange) effect() (Effect, error) {
+	p, err := FromBytes(c.path)
+	if err != nil {
+		return Effect{}, fmt.Errorf("a path: %v", err)
+	}
+	var nodes [2]*Node
+	for i, b := range [2][]byte{c.before, c.after} {
+		if len(b) == 0 {
+			continue
 		}
-		if d.err == nil {
-			r.changes = append(r.changes, e)
+		if nodes[i], err = decodeNode(b); err != nil {
+			return Effect{}, fmt.Errorf("node of %v: %v", p, err)
 		}
 	}
+	e, ok := newEffect(p, nodes[0], nodes[1])
+	if !ok || p.IsRoot() {
+		return Effect{}, fmt.Errorf("change of %v changes nothing", p)
+	}
+	return e, nil
 }
 
 // decodeRecord is the inverse of encode: values without their checksums.
@@ -223,6 +239,62 @@ func readRecord(tx *bolt.Tx, seq uint64) (*record, error) {
 	r, err := decodeRecord(parts)
 	if err != nil || r.seq != seq {
 		return nil, recordError(seq, err)
+	}
+	return r, nil
+}
+
+// recordHead reads commit seq without its changes; nil when there is none.
+func recordHead(tx *bolt.Tx, seq uint64) (*record, error) {
+	key := uintKey(seq)
+	stored := tx.Bucket(bucketCommits).Get(key)
+	if stored == nil {
+		return nil, nil
+	}
+	value, err := unseal(key, stored)
+	if err != nil {
+		return nil, recordError(seq, err)
+	}
+	r := new(record)
+	d := &decoder{in: value}
+	if r.decodeHead(d); d.err != nil || r.seq != seq {
+		return nil, recordError(seq, d.err)
+	}
+	return r, nil
+}
+
+// scanRecord passes the changes of commit seq to visit, undecoded, and returns
+// the rest of the record; nil when there is none. It keeps nothing, however
+// many there are. An error of visit means damage.
+func scanRecord(tx *bolt.Tx, seq uint64, visit func(rawChange) error) (*record, error) {
+	var r *record
+	var count, seen uint64
+	first, part := uintKey(seq), 0
+	c := tx.Bucket(bucketCommits).Cursor()
+	for k, v := c.Seek(first); k != nil && bytes.HasPrefix(k, first); k, v = c.Next() {
+		value, err := unseal(k, v)
+		if err != nil || !bytes.Equal(k, partKey(seq, part)) {
+			return nil, recordError(seq, err)
+		}
+		d := &decoder{in: value}
+		if part++; r == nil {
+			r = new(record)
+			count = r.decodeHead(d)
+		}
+		for ; d.err == nil && len(d.in) > 0; seen++ {
+			change := d.change()
+			if d.err != nil {
+				break
+			}
+			if err := visit(change); err != nil {
+				return nil, recordError(seq, err)
+			}
+		}
+		if d.err != nil {
+			return nil, recordError(seq, d.err)
+		}
+	}
+	if r != nil && (r.seq != seq || seen != count) {
+		return nil, recordError(seq, nil)
 	}
 	return r, nil
 }

@@ -42,7 +42,8 @@ type stored struct {
 const stageBytes = 8 << 20
 
 // Content is what Add made of a stream, good for changes of one commit that
-// names the same Stage. The zero value is an empty file.
+// names the same Stage; or what Node.Content made of a node, good for any
+// commit. The zero value is an empty file.
 type Content struct {
 	Size   int64
 	Lines  int64 // newlines
@@ -51,6 +52,7 @@ type Content struct {
 	body  body
 	refs  []ref // all of its chunks, also when body has them in a list
 	stage *Stage
+	kept  bool // it is the one of a node: all of it is in the image already
 }
 
 // Stage begins to take contents. The context covers the whole stage.

@@ -15,11 +15,8 @@ import (
 func (im *Image) Resolve(p Path) (Path, Node, error) {
 	var node Node
 	err := im.view("resolve", func(tx *bolt.Tx) error {
-		r := resolver{tree: im.tree(tx), asked: p}
-		if err := r.follow(p.Components()); err != nil {
-			return err
-		}
-		n, err := r.tree.mustGet("resolve", r.at)
+		r := resolver{get: im.tree(tx).get, asked: p}
+		n, err := r.resolve()
 		if err == nil {
 			p, node = r.at, *n
 		}
@@ -41,11 +38,11 @@ func (im *Image) ResolveParent(p Path) (Path, error) {
 		if p.IsRoot() {
 			return nil
 		}
-		r := resolver{tree: im.tree(tx), asked: p, lenient: true}
+		r := resolver{get: im.tree(tx).get, asked: p, lenient: true}
 		if err := r.follow(p.Dir().Components()); err != nil {
 			return err
 		}
-		if n, err := r.tree.get(r.at); err != nil {
+		if n, err := r.get(r.at); err != nil {
 			return err
 		} else if n != nil && n.Kind != KindDir {
 			return pathError("resolve", r.at, ErrNotDirectory, "")
@@ -57,14 +54,23 @@ func (im *Image) ResolveParent(p Path) (Path, error) {
 	return p, err
 }
 
-// resolver walks one path from the root.
+// resolver walks one path from the root, in the tree of today or in one of
+// the past.
 type resolver struct {
-	tree    tree
+	get     lookup
 	asked   Path // for errors
 	at      Path // where it has come to; never a symlink
 	hops    int
 	missing bool // at does not exist
 	lenient bool // go on behind what does not exist
+}
+
+// resolve follows the path that was asked for to the end.
+func (r *resolver) resolve() (*Node, error) {
+	if err := r.follow(r.asked.Components()); err != nil {
+		return nil, err
+	}
+	return r.get.must("resolve", r.at)
 }
 
 // follow takes the components one by one. A symlink puts those of its target
@@ -109,13 +115,13 @@ func (r *resolver) lookup(p Path, more bool) (*Node, error) {
 		return nil, nil
 	}
 	if r.lenient {
-		n, err := r.tree.get(p)
+		n, err := r.get(p)
 		if err == nil && more && n != nil && n.Kind == KindFile {
 			err = pathError("resolve", p, ErrNotDirectory, "")
 		}
 		return n, err
 	}
-	n, err := r.tree.mustGet("resolve", p)
+	n, err := r.get.must("resolve", p)
 	if err == nil && more && n.Kind == KindFile {
 		err = pathError("resolve", p, ErrNotDirectory, "")
 	}

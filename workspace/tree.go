@@ -48,15 +48,21 @@ func openNode(key, stored []byte) (*Node, error) {
 	return n, nil
 }
 
-// mustGet is get with an error that says why there is nothing: ErrNotFound, or
-// ErrNotDirectory when a part of the path is something else.
-func (t tree) mustGet(op string, p Path) (*Node, error) {
-	n, err := t.get(p)
+// lookup returns the node at a path itself; nil when there is none.
+type lookup func(Path) (*Node, error)
+
+// mustGet is get with an error that says why there is nothing.
+func (t tree) mustGet(op string, p Path) (*Node, error) { return lookup(t.get).must(op, p) }
+
+// must is a lookup with an error that says why there is nothing: ErrNotFound,
+// or ErrNotDirectory when a part of the path is something else.
+func (get lookup) must(op string, p Path) (*Node, error) {
+	n, err := get(p)
 	if err != nil || n != nil {
 		return n, err
 	}
 	for dir := p.Dir(); ; dir = dir.Dir() {
-		n, err := t.get(dir)
+		n, err := get(dir)
 		switch {
 		case err != nil:
 			return nil, err

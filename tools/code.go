@@ -97,6 +97,7 @@ var pathCodes = []struct {
 	code Code
 	hint string
 }{
+	{workspace.ErrInvalid, InvalidArgument, "correct the arguments"},
 	{workspace.ErrInvalidPath, InvalidPath, "give a path such as /workspace/notes.txt"},
 	{workspace.ErrPathEscape, PathEscape, "paths start at /workspace; leave out every '..' and name the file from there"},
 	{workspace.ErrReservedPath, ReservedPath, "choose another name; the disk keeps this one for itself"},

@@ -61,6 +61,14 @@ func verbs() map[string]verb {
 		"image.rm":     {run: backRemove},
 		"image.put":    {run: backPut},
 		"image.get":    {run: backGet},
+		"image.log":    {run: backLog},
+		"image.diff":   {run: backDiff},
+
+		"image.checkpoint":  {run: backCheckpoint},
+		"image.checkpoints": {run: backCheckpoints},
+		"image.restore":     {run: backRestore},
+		"image.undo":        {run: backUndo},
+
 		"audit.query":  {run: backQuery},
 		"audit.verify": {run: backVerify, unreadable: verifyUnreadable},
 		"config.set":   {run: backConfigSet},
@@ -194,6 +202,7 @@ var imageFailures = []struct {
 	{workspace.ErrExists, exitRefused, ""},
 	{workspace.ErrReadOnly, exitRefused, ""},
 	{workspace.ErrInvalidPath, exitUsage, ""},
+	{workspace.ErrInvalid, exitUsage, ""},
 	{workspace.ErrNotImage, exitState, ""},
 	{workspace.ErrFormat, exitState, ""},
 	{workspace.ErrCorrupt, exitVerify, ""},

@@ -39,6 +39,7 @@ type packer struct {
 	encOnce sync.Once
 	dec     *zstd.Decoder
 	decOnce sync.Once
+	room    sync.Pool // *[]byte, in which chunks are packed
 }
 
 func (p *packer) encoder() *zstd.Encoder {
@@ -71,19 +72,27 @@ func (p *packer) close() {
 	}
 }
 
-// pack builds the stored form, sealed for its id. It keeps nothing of plain.
+// pack builds the stored form, sealed for its id. It keeps nothing of plain,
+// and the result is no larger than it looks: a stage counts on that.
 func (p *packer) pack(id uint64, sum [32]byte, plain []byte) []byte {
 	const front = 1 + sha256.Size
-	out := make([]byte, front, front+binary.MaxVarintLen64+len(plain)+sumSize)
-	out[0] = packZstd
-	copy(out[1:], sum[:])
+	room, _ := p.room.Get().(*[]byte)
+	if room == nil {
+		room = new([]byte)
+	}
+	out := append((*room)[:0], packZstd)
+	out = append(out, sum[:]...)
 	out = binary.AppendUvarint(out, uint64(len(plain)))
 	out = p.encoder().EncodeAll(plain, out)
 	if len(out) >= front+len(plain) {
 		out = append(out[:front], plain...)
 		out[0] = packRaw
 	}
-	return seal(uintKey(id), out)
+	value := seal(uintKey(id), append(make([]byte, 0, len(out)+sumSize), out...))
+	if *room = out; cap(out) <= 2*maxChunk {
+		p.room.Put(room)
+	}
+	return value
 }
 
 // unpack restores a stored chunk into dst, which is grown when it is too
@@ -128,6 +137,7 @@ func (im *Image) chunk(tx *bolt.Tx, r ref, dst []byte) (plain []byte, sum [32]by
 	if stored == nil {
 		return nil, sum, imageError("read", ErrCorrupt, fmt.Sprintf("its chunk %d is missing", r.id))
 	}
+	defer im.resident.read(tx, len(stored))
 	plain, sum, err = im.packer.unpack(r.id, stored, r.size, dst)
 	if err != nil {
 		return nil, sum, imageError("read", ErrCorrupt, fmt.Sprintf("its chunk %d: %v", r.id, err))

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+
+	"github.com/mcp-vdisk/mcp-vdisk/workspace/hostos"
 )
 
 // Txn is everything a commit needs: who asks, what must hold, what changes.
@@ -81,6 +83,7 @@ func (im *Image) Commit(ctx context.Context, t Txn) (Commit, error) {
 	if t.Stage != nil {
 		size += t.Stage.bytes
 	}
+	hostos.Failpoint("commit.begin")
 	err := im.update("commit", size, w.run)
 	switch {
 	case errors.Is(err, errDryRun):
@@ -92,9 +95,11 @@ func (im *Image) Commit(ctx context.Context, t Txn) (Commit, error) {
 	case err != nil:
 		return Commit{}, err
 	}
+	hostos.Failpoint("commit.durable")
 	if t.Stage != nil {
 		t.Stage.finish()
 	}
+	im.sweepAbandoned()
 	return w.result.commit(), nil
 }
 
@@ -158,10 +163,23 @@ func (w *writer) run(tx *bolt.Tx) error {
 	if w.head, err = readHead(tx); err != nil {
 		return err
 	}
-	for _, step := range []func() error{w.checkFence, w.checkPreconditions, w.readLater, w.apply, w.settleEffects, w.checkBase, w.checkQuota, w.admit} {
-		if err := step(); err != nil {
+	for _, step := range []struct {
+		failpoint string
+		do        func() error
+	}{
+		{"commit.fence", w.checkFence},
+		{"commit.preconditions", w.checkPreconditions},
+		{"commit.later", w.readLater},
+		{"commit.apply", w.apply},
+		{"commit.effects", w.settleEffects},
+		{"commit.base", w.checkBase},
+		{"commit.quota", w.checkQuota},
+		{"commit.admit", w.admit},
+	} {
+		if err := step.do(); err != nil {
 			return err
 		}
+		hostos.Failpoint(step.failpoint)
 	}
 	switch {
 	case len(w.result.changes) == 0:
@@ -274,6 +292,7 @@ func (w *writer) record() error {
 		if err := s.settle(w.tx, used); err != nil {
 			return err
 		}
+		hostos.Failpoint("commit.settled")
 	}
 	if err := w.putSource(); err != nil {
 		return err
@@ -282,6 +301,7 @@ func (w *writer) record() error {
 	if err != nil {
 		return err
 	}
+	hostos.Failpoint("commit.recorded")
 	h := head{seq: w.result.seq, id: id, bytes: w.result.bytes, entries: w.result.entries}
 	return putMeta(w.tx, keyHead, h.encode())
 }

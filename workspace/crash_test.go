@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -22,81 +21,108 @@ import (
 // the image.
 const crashEnv = "MCP_VDISK_CRASH_WRITER"
 
-// crashWriter commits for ever and says on stdout which commits are durable.
-// Every commit changes a pair of files, so that half of one would show.
+// crashWriters is how many goroutines commit at once.
+const crashWriters = 8
+
+// crashWriter commits for ever and says on stdout which commits are durable,
+// as "writer number". Every commit changes a pair of files, so that half of one
+// would show.
 func crashWriter(path string) int {
 	im, err := Open(path, OpenOptions{})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	ctx := context.Background()
-	out := bufio.NewWriter(os.Stdout)
-	for i := must(im.Info()).Seq + 1; ; i++ {
-		s := im.Stage(ctx)
-		c, err := s.Add(strings.NewReader(crashBody(i)))
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		txn := Txn{Call: fmt.Sprintf("call-%d", i), Stage: s}
-		for _, side := range []string{"left", "right"} {
-			txn.Changes = append(txn.Changes, Change{Op: OpPut, Path: crashPath(side, i), Content: c, Parents: true})
-		}
-		if i%5 == 0 {
-			txn.Changes = append(txn.Changes, Change{Op: OpMkdir, Path: must(Clean(fmt.Sprint("dirs/", i))), Parents: true})
-		}
-		if i%10 == 0 {
-			txn.Changes = append(txn.Changes, Change{Op: OpRemove, Path: must(Clean("dirs")), Recursive: true})
-		}
-		if _, err := im.Commit(ctx, txn); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		fmt.Fprintln(out, i)
-		out.Flush()
+	first := must(im.Info()).Seq // no number is used in two rounds
+	failed := make(chan error)
+	for w := range crashWriters {
+		go func() {
+			for i := first; ; i++ {
+				if err := crashCommit(im, w, i); err != nil {
+					failed <- err
+					return
+				}
+				fmt.Printf("%d %d\n", w, i) // one write(2), so whole lines only
+			}
+		}()
 	}
+	fmt.Fprintln(os.Stderr, <-failed)
+	return 1
 }
 
-func crashPath(side string, i uint64) Path { return must(Clean(fmt.Sprintf("%s/%d", side, i%7))) }
+func crashCommit(im *Image, w int, i uint64) error {
+	ctx := context.Background()
+	s := im.Stage(ctx)
+	c, err := s.Add(strings.NewReader(crashBody(w, i)))
+	if err != nil {
+		return err
+	}
+	txn := Txn{Call: crashCall(w, i), Stage: s}
+	for _, side := range []string{"left", "right"} {
+		txn.Changes = append(txn.Changes, Change{Op: OpPut, Path: crashPath(side, w, i), Content: c, Parents: true})
+	}
+	dirs := must(Clean(fmt.Sprint("dirs/", w)))
+	if i%5 == 0 {
+		txn.Changes = append(txn.Changes, Change{Op: OpMkdir, Path: must(dirs.Join(fmt.Sprint(i))), Parents: true})
+	}
+	if i%10 == 0 {
+		txn.Changes = append(txn.Changes, Change{Op: OpRemove, Path: dirs, Recursive: true})
+	}
+	_, err = im.Commit(ctx, txn)
+	return err
+}
 
-// crashBody is the content of commit i: mostly small, sometimes several
+func crashCall(w int, i uint64) string { return fmt.Sprintf("call-%d-%d", w, i) }
+
+func crashPath(side string, w int, i uint64) Path {
+	return must(Clean(fmt.Sprintf("%s/%d/%d", side, w, i%7)))
+}
+
+// crashBody is the content of a commit: mostly small, sometimes several
 // chunks, and once in a while more than a stage keeps in memory.
-func crashBody(i uint64) string {
+func crashBody(w int, i uint64) string {
 	n := []int{20, 300, 5000, 200_000}[i%4]
-	if i%29 == 0 {
+	if w == 0 && i%29 == 0 {
 		n = stageBytes + 100_000
 	}
-	r := rand.NewChaCha8([32]byte{byte(i), byte(i >> 8)})
+	r := rand.NewChaCha8([32]byte{byte(i), byte(i >> 8), byte(w)})
 	b := make([]byte, n)
 	r.Read(b)
-	return fmt.Sprintf("%d\n", i) + string(b)
+	return fmt.Sprintf("%d %d\n", w, i) + string(b)
 }
 
 func TestKill(t *testing.T) {
-	kills := 10
+	if raceDetector {
+		t.Skip("the race detector is no help to a process that is killed")
+	}
+	t.Parallel()
+	kills := 20
 	if soak() {
-		kills = 100
+		kills = 200
 	}
 	im, path := newImage(t, CreateOptions{})
 	im.Close()
-	acknowledged := uint64(1)
+	acknowledged := 0
 	for kill := range kills {
 		last := runAndKill(t, path)
-		if last != 0 {
-			acknowledged = last
-		}
-		checkKilled(t, kill, path, acknowledged)
+		acknowledged += last.commits
+		checkKilled(t, kill, path, last)
 		if t.Failed() {
 			return
 		}
 	}
-	t.Logf("%d kills, %d commits acknowledged", kills, acknowledged)
+	t.Logf("%d kills, %d commits acknowledged by %d writers", kills, acknowledged, crashWriters)
 }
 
-// runAndKill starts a writer, kills it at some moment, and returns the last
-// commit that it acknowledged.
-func runAndKill(t *testing.T, path string) (last uint64) {
+// acknowledgments are what the writers of one process said.
+type acknowledgments struct {
+	commits int
+	last    map[int]uint64 // by writer
+}
+
+// runAndKill starts a process, kills it at some moment, and returns what it
+// had acknowledged.
+func runAndKill(t *testing.T, path string) acknowledgments {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(50+rand.IntN(250))*time.Millisecond)
 	defer cancel()
@@ -108,35 +134,56 @@ func runAndKill(t *testing.T, path string) (last uint64) {
 	if stderr.Len() > 0 {
 		t.Fatalf("the writer failed: %s", stderr.String())
 	}
-	whole := stdout.String()[:strings.LastIndexByte(stdout.String(), '\n')+1]
-	if lines := strings.Fields(whole); len(lines) > 0 {
-		last = must(strconv.ParseUint(lines[len(lines)-1], 10, 64))
+	a := acknowledgments{last: map[int]uint64{}}
+	for line := range strings.Lines(stdout.String()) {
+		var w int
+		var i uint64
+		if _, err := fmt.Sscanf(line, "%d %d\n", &w, &i); err != nil {
+			t.Fatalf("it said %q", line)
+		}
+		a.commits++
+		a.last[w] = i
 	}
-	return last
+	return a
 }
 
-func checkKilled(t *testing.T, kill int, path string, acknowledged uint64) {
+// checkKilled finds what was acknowledged, and no pair of files of which one
+// half is from another commit.
+func checkKilled(t *testing.T, kill int, path string, a acknowledgments) {
 	t.Helper()
 	im, err := Open(path, OpenOptions{})
 	if err != nil {
 		t.Fatalf("kill %d: %v", kill, err)
 	}
 	defer im.Close()
-	head := must(im.Info()).Seq
-	if head < acknowledged || head > acknowledged+1 {
-		t.Errorf("kill %d: head is %d, %d was acknowledged", kill, head, acknowledged)
-	}
-	for i := head; i > 1 && i+7 > head; i-- {
-		for _, side := range []string{"left", "right"} {
-			if got := text(t, im, crashPath(side, i).String()); got != crashBody(i) {
-				t.Errorf("kill %d: %s of commit %d is torn or lost", kill, side, i)
+	for w, last := range a.last {
+		if _, ok, err := im.FindCommit(crashCall(w, last)); !ok || err != nil {
+			t.Errorf("kill %d: commit %d of writer %d is not in the log: %v", kill, last, w, err)
+		}
+		next := last + 1 // may have been made and not acknowledged
+		_, done, err := im.FindCommit(crashCall(w, next))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, ahead, _ := im.FindCommit(crashCall(w, next+1)); ahead {
+			t.Errorf("kill %d: writer %d is further than it said", kill, w)
+		}
+		for i := next; i+6 > next && i > 0; i-- {
+			if i == next && !done {
+				continue
+			}
+			if _, ours, _ := im.FindCommit(crashCall(w, i)); !ours {
+				continue // before this process began
+			}
+			for _, side := range []string{"left", "right"} {
+				if got := text(t, im, crashPath(side, w, i).String()); got != crashBody(w, i) {
+					t.Errorf("kill %d: %s of commit %d of writer %d is torn or lost", kill, side, i, w)
+				}
 			}
 		}
 	}
-	if _, ok, err := im.FindCommit(fmt.Sprintf("call-%d", acknowledged)); (!ok || err != nil) && acknowledged > 1 {
-		t.Errorf("kill %d: commit %d is not in the log: %v", kill, acknowledged, err)
-	}
 	verify(t, im)
+	verifyChain(t, im)
 }
 
 // Who has the image open is in the error.

@@ -32,9 +32,11 @@ type CreateOptions struct {
 }
 
 // Create makes a new, empty image and opens it for writing. An existing file
-// is never touched: that is ErrExists. The image is made under another name
-// and linked into place when it is whole and durable, so a crash leaves either
-// no file or a good one. In a File it may leave one that is no image.
+// is never touched: that is ErrExists, whatever kind of file it is. The image
+// is made under another name and linked into place when it is whole and
+// durable, so a crash or a full disk (ErrNoSpace) leaves either no file under
+// the name or a good one; a crash may leave the other name, ".vdisk-new-*". In
+// a File it may leave one that is no image.
 func Create(path string, o CreateOptions) (*Image, error) {
 	if len(o.Label) > maxLabel {
 		return nil, imageError("create", ErrTooLarge, "its label is longer than 1 KiB")
@@ -47,19 +49,29 @@ func Create(path string, o CreateOptions) (*Image, error) {
 	}
 	tmp, err := os.CreateTemp(filepath.Dir(path), ".vdisk-new-*")
 	if err != nil {
-		return nil, fmt.Errorf("create image: %w", err)
+		return nil, createError(err)
 	}
 	defer os.Remove(tmp.Name())
+	hostos.Failpoint("create.temp")
 	im, err := initialise(tmp, &o)
 	if err != nil {
 		return nil, err
 	}
+	hostos.Failpoint("create.initialised")
 	im.place = path
 	if err := publish(tmp, path, o.Mode); err != nil {
 		im.Close()
 		return nil, err
 	}
+	hostos.Failpoint("create.published")
 	return im, nil
+}
+
+func createError(err error) error {
+	if hostos.IsNoSpace(err) {
+		return imageError("create", ErrNoSpace, "")
+	}
+	return fmt.Errorf("create image: %w", err)
 }
 
 // createIn makes the image in a file that the caller opened.
@@ -82,18 +94,21 @@ func publish(tmp *os.File, path string, mode os.FileMode) error {
 		mode = 0o600
 	}
 	if err := tmp.Chmod(mode.Perm()); err != nil {
-		return fmt.Errorf("create image: %w", err)
+		return createError(err)
 	}
 	if err := tmp.Sync(); err != nil {
-		return fmt.Errorf("create image: %w", err)
+		return createError(err)
 	}
+	hostos.Failpoint("create.synced")
 	if err := linkOrMove(tmp.Name(), path); errors.Is(err, fs.ErrExist) {
 		return imageError("create", ErrExists, "")
 	} else if err != nil {
-		return fmt.Errorf("create image: %w", err)
+		return createError(err)
 	}
+	hostos.Failpoint("create.linked")
 	if err := hostos.SyncDir(filepath.Dir(path)); err != nil {
-		return fmt.Errorf("create image: %w", err)
+		// Nobody else has it open: its lock is ours until the caller closes it.
+		return errors.Join(createError(err), os.Remove(path))
 	}
 	return nil
 }

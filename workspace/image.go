@@ -34,6 +34,8 @@ type Image struct {
 
 	lastChunk atomic.Uint64 // highest chunk id given out
 	lastStage atomic.Uint64
+	abandoned abandoned
+	resident  resident
 }
 
 // Info is a description of an image at one commit.
@@ -154,6 +156,7 @@ func (im *Image) transact(op string, fn func(*bolt.Tx) error) error {
 		return err
 	}
 	id := tx.ID()
+	hostos.Failpoint("update.filled")
 	if err := tx.Commit(); err != nil {
 		sound = !im.visible(id)
 		if hostos.IsNoSpace(err) || im.full(spareBytes) {
@@ -161,6 +164,7 @@ func (im *Image) transact(op string, fn func(*bolt.Tx) error) error {
 		}
 		return fmt.Errorf("%s: write image: %w", op, err)
 	}
+	hostos.Failpoint("update.durable")
 	sound = true
 	return nil
 }

@@ -6,11 +6,18 @@ import (
 	"testing"
 )
 
-// TestMain runs the writer of the kill tests when the binary was started as
-// one, and sets the number of model runs.
+// roles are what the test binary is instead, when a test started it with one
+// of these variables: a process that is killed, measured or shut out.
+var roles = map[string]func(arg string) int{
+	crashEnv: crashWriter,
+}
+
+// TestMain plays a role when there is one, and sets the number of model runs.
 func TestMain(m *testing.M) {
-	if path := os.Getenv(crashEnv); path != "" {
-		os.Exit(crashWriter(path))
+	for name, play := range roles {
+		if arg := os.Getenv(name); arg != "" {
+			os.Exit(play(arg))
+		}
 	}
 	flag.Parse()
 	flag.Set("rapid.nofailfile", "true") // the seed in the report does

@@ -22,27 +22,24 @@ import (
 type OpenOptions struct {
 	ReadOnly bool             // needs read permission only and changes no byte of the file
 	File     *os.File         // an open descriptor of the image, used instead of the path; Open owns it from the call on
-	Wait     time.Duration    // how long to wait for the lock; 0 is two seconds
+	Wait     time.Duration    // how long to wait for the lock; 0 is 1.5 seconds
 	Clock    func() time.Time // nil is time.Now
 }
 
-// Open opens an existing image. For writing it takes the file's exclusive
-// lock, for reading a shared one. What an earlier process staged and never
-// committed is swept.
+// Open opens an existing image; symlinks are followed. For writing it takes the
+// file's exclusive lock, for reading a shared one. What an earlier process
+// staged and never committed is swept, on a full disk by a later commit. It
+// never waits for longer than for the lock, whatever kind of file it is given.
 //
 // Errors: ErrNotFound, ErrLocked (names the holder where the system tells),
 // ErrNotImage, ErrFormat, ErrCorrupt; ErrReadOnly when the file may not be
-// written.
+// written, or its file system is read-only.
 func Open(path string, o OpenOptions) (*Image, error) {
 	f := o.File
 	if f == nil {
-		flag := os.O_RDWR
-		if o.ReadOnly {
-			flag = os.O_RDONLY
-		}
 		var err error
-		if f, err = os.OpenFile(path, flag, 0); err != nil {
-			return nil, openError(err)
+		if f, err = openRegular(path, o.ReadOnly); err != nil {
+			return nil, err
 		}
 	}
 	im, err := openFile(f, o, checkHeader)
@@ -60,10 +57,34 @@ func Open(path string, o OpenOptions) (*Image, error) {
 	return im, nil
 }
 
+// openRegular opens a file without waiting for anybody, as opening a FIFO
+// would, and without a side effect, as opening a device may have. Symlinks are
+// followed: the name is the person's.
+func openRegular(path string, readOnly bool) (*os.File, error) {
+	st, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, openError(err)
+	case !st.Mode().IsRegular():
+		return nil, imageError("open", ErrNotImage, "it is not a regular file")
+	}
+	flag := os.O_RDWR
+	if readOnly {
+		flag = os.O_RDONLY
+	}
+	f, err := os.OpenFile(path, flag|hostos.NonBlock, 0) // it may be another file by now
+	if err != nil {
+		return nil, openError(err)
+	}
+	return f, nil
+}
+
 func openError(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return imageError("open", ErrNotFound, "")
+	case hostos.IsReadOnly(err):
+		return imageError("open", ErrReadOnly, "the file system that holds it is read-only")
 	case errors.Is(err, fs.ErrPermission):
 		return imageError("open", ErrReadOnly, "permission to open its file was denied")
 	}
@@ -114,6 +135,8 @@ func translate(err error) error {
 		return imageError("open", ErrLocked, "")
 	case errors.Is(err, bolterrors.ErrChecksum):
 		return imageError("open", ErrCorrupt, "both copies of its header fail their checksum")
+	case hostos.IsNoSpace(err): // a new file
+		return imageError("open", ErrNoSpace, "")
 	}
 	return fmt.Errorf("open image: %w", err)
 }
@@ -136,10 +159,14 @@ func boltOptions(f *os.File, readOnly bool) *bolt.Options {
 	return o
 }
 
+// defaultWait is long enough for a process that is just ending, and leaves time
+// to say within two seconds who has the image.
+const defaultWait = 1500 * time.Millisecond
+
 // lock takes the lock of the image file.
 func lock(f *os.File, exclusive bool, wait time.Duration) error {
 	if wait <= 0 {
-		wait = 2 * time.Second
+		wait = defaultWait
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), wait)
 	defer cancel()
@@ -172,8 +199,10 @@ func shortCommand(command string) string {
 	return short
 }
 
-// load reads what an open image keeps in memory, and sweeps.
+// load reads what an open image keeps in memory, and sweeps. A disk that is too
+// full to sweep is no reason not to open: how else would anybody make room?
 func (im *Image) load() error {
+	var stages []uint64
 	stale := false
 	err := im.view("open", func(tx *bolt.Tx) error {
 		if tx.Bucket(bucketMeta) == nil {
@@ -196,13 +225,23 @@ func (im *Image) load() error {
 		}
 		im.lastChunk.Store(lastChunkID(tx))
 		first, _ := tx.Bucket(bucketPending).Cursor().First()
-		stale = first != nil
+		stale, stages = first != nil, pendingStages(tx)
 		return nil
 	})
 	if err != nil || im.readOnly || !stale {
 		return err
 	}
-	return im.sweepPending(nil)
+	hostos.Failpoint("open.sweep")
+	err = im.sweepPending(nil)
+	if errors.Is(err, ErrNoSpace) {
+		im.abandoned.add(stages...)
+		if len(stages) > 0 {
+			im.lastStage.Store(stages[len(stages)-1]) // theirs are not to be mixed with new ones
+		}
+		return nil
+	}
+	hostos.Failpoint("open.swept")
+	return err
 }
 
 func checkFormat(tx *bolt.Tx) error {

@@ -6,8 +6,11 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"sync"
 
 	bolt "go.etcd.io/bbolt"
+
+	"github.com/mcp-vdisk/mcp-vdisk/workspace/hostos"
 )
 
 // store returns the id under which these bytes are, or will be, in the image.
@@ -46,6 +49,7 @@ func (s *Stage) flush() error {
 	if len(s.waiting) == 0 {
 		return nil
 	}
+	hostos.Failpoint("stage.flush")
 	err := s.im.update("stage", s.bytes, func(tx *bolt.Tx) error {
 		for _, c := range s.waiting {
 			if err := putChunk(tx, &c); err != nil {
@@ -56,11 +60,13 @@ func (s *Stage) flush() error {
 				return fmt.Errorf("stage: %w", err)
 			}
 		}
+		hostos.Failpoint("stage.marked")
 		return nil
 	})
 	if err != nil {
 		return err
 	}
+	hostos.Failpoint("stage.flushed")
 	s.written = true
 	s.forget()
 	return nil
@@ -89,8 +95,10 @@ func putChunk(tx *bolt.Tx, c *stored) error {
 const pendingStage = 's'
 
 // pendingPrefix is what the marks of a stage start with.
-func (s *Stage) pendingPrefix() []byte {
-	return binary.BigEndian.AppendUint64([]byte{pendingStage}, s.id)
+func (s *Stage) pendingPrefix() []byte { return stagePrefix(s.id) }
+
+func stagePrefix(stage uint64) []byte {
+	return binary.BigEndian.AppendUint64([]byte{pendingStage}, stage)
 }
 
 func (s *Stage) pendingKey(sum [32]byte) []byte { return append(s.pendingPrefix(), sum[:]...) }
@@ -119,12 +127,59 @@ func (im *Image) sweepPending(prefix []byte) error {
 					return err
 				}
 			}
+			hostos.Failpoint("sweep.batch")
 			return nil
 		})
 		if err != nil || n < sweepBatch {
 			return err
 		}
 	}
+}
+
+// abandoned are stages whose chunks wait to be swept, because the host's disk
+// was too full for it when they ended.
+type abandoned struct {
+	mu     sync.Mutex
+	stages []uint64
+}
+
+func (a *abandoned) add(stages ...uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.stages = append(a.stages, stages...)
+}
+
+func (a *abandoned) take() []uint64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	stages := a.stages
+	a.stages = nil
+	return stages
+}
+
+// sweepAbandoned tries again to sweep them. A commit that found room does so:
+// that there still is none is no failure of the commit.
+func (im *Image) sweepAbandoned() {
+	stages := im.abandoned.take()
+	for i, stage := range stages {
+		if im.sweepPending(stagePrefix(stage)) != nil {
+			im.abandoned.add(stages[i:]...)
+			return
+		}
+	}
+}
+
+// pendingStages lists the stages that have marks, in rising order.
+func pendingStages(tx *bolt.Tx) (stages []uint64) {
+	c := tx.Bucket(bucketPending).Cursor()
+	for k, _ := c.Seek([]byte{pendingStage}); len(k) >= 9 && k[0] == pendingStage; {
+		stage := binary.BigEndian.Uint64(k[1:9])
+		if stages = append(stages, stage); stage == math.MaxUint64 {
+			break
+		}
+		k, _ = c.Seek(stagePrefix(stage + 1))
+	}
+	return stages
 }
 
 // mark says that a chunk is pending.

@@ -10,6 +10,8 @@ import (
 
 	chunkers "github.com/PlakarKorp/go-cdc-chunkers"
 	_ "github.com/PlakarKorp/go-cdc-chunkers/chunkers/fastcdc" // registers the algorithm
+
+	"github.com/mcp-vdisk/mcp-vdisk/workspace/hostos"
 )
 
 // Stage takes contents ahead of the commit that will refer to them, so that a
@@ -64,7 +66,8 @@ func (im *Image) Stage(ctx context.Context) *Stage {
 // by their hash and not stored again.
 //
 // Errors: whatever r returns, wrapped; the cause of the context; ErrQuota when
-// the contents of this stage alone are over the quota; ErrReadOnly; ErrNoSpace.
+// the contents of this stage alone are over the quota, before r was read much
+// further (at most 1 MiB); ErrReadOnly; ErrNoSpace.
 func (s *Stage) Add(r io.Reader) (Content, error) {
 	if s.over {
 		return Content{}, errors.New("stage: already discarded or committed")
@@ -168,19 +171,30 @@ func (s *Stage) fold(c *Content) error {
 	return nil
 }
 
-// account refuses early what no commit could accept.
+// account refuses early what no commit could accept: contents that alone are
+// more than the quota, and more than the disk holds already, for a disk over its
+// quota may still shrink.
 func (s *Stage) account(n int) error {
 	if err := context.Cause(s.ctx); err != nil {
 		return fmt.Errorf("stage: %w", err)
 	}
-	if s.total += int64(n); s.total > s.im.identity.quotaBytes {
-		return imageError("stage", ErrQuota, fmt.Sprintf("the new contents alone are over its %d bytes", s.im.identity.quotaBytes))
+	quota := s.im.identity.quotaBytes
+	if s.total += int64(n); s.total <= quota {
+		return nil
+	}
+	info, err := s.im.Info()
+	if err != nil {
+		return err
+	}
+	if s.total > info.Bytes {
+		return imageError("stage", ErrQuota, fmt.Sprintf("the new contents alone are over its %d bytes", quota))
 	}
 	return nil
 }
 
 // Discard gives back what the stage stored. It may be called any number of
-// times, and does nothing once a commit used the stage.
+// times, and does nothing once a commit used the stage. On a disk so full that
+// this fails, a later commit of the same Image does it, or the next Open.
 func (s *Stage) Discard() error {
 	if s.over {
 		return nil
@@ -190,7 +204,14 @@ func (s *Stage) Discard() error {
 	if !s.written {
 		return nil
 	}
-	return s.im.sweepPending(s.pendingPrefix())
+	hostos.Failpoint("discard.begin")
+	err := s.im.sweepPending(s.pendingPrefix())
+	if errors.Is(err, ErrNoSpace) {
+		s.im.abandoned.add(s.id)
+		return nil
+	}
+	hostos.Failpoint("discard.end")
+	return err
 }
 
 // finish ends a stage whose chunks a commit has settled.

@@ -4,7 +4,6 @@ package hostos
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -31,10 +30,6 @@ func tryLock(f *os.File, exclusive bool) error {
 
 func unlock(f *os.File) error {
 	return control(f, func(fd int) error { return unix.Flock(fd, unix.LOCK_UN) })
-}
-
-func retryable(err error) bool {
-	return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR)
 }
 
 // control runs fn on the descriptor of f without taking it out of the runtime
@@ -74,6 +69,13 @@ func Free(path string) (bytes, inodes uint64, err error) {
 		return 0, 0, fmt.Errorf("free space of %s: %w", path, err)
 	}
 	return st.Bavail * uint64(st.Bsize), st.Ffree, nil
+}
+
+// ReleaseMap takes the pages of a read-only map of a file out of the process;
+// the page cache keeps them, and the next access brings them back
+// (madvise(2), MADV_DONTNEED). addr is on a page border. It is best effort.
+func ReleaseMap(addr, size uintptr) {
+	_, _, _ = unix.Syscall(unix.SYS_MADVISE, addr, size, unix.MADV_DONTNEED)
 }
 
 // LockHolder finds a process that holds a flock on the file that f has open.

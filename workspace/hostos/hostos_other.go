@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"sync"
+	"syscall"
 )
 
 // Implementations names the implementation in force of each primitive, for
@@ -28,8 +29,6 @@ type lockState struct {
 	holders map[*os.File]bool // value: exclusive
 }
 
-var errWouldBlock = errors.New("lock would block")
-
 // errQuota is no error of these systems.
 var errQuota = errors.New("over quota")
 
@@ -47,7 +46,7 @@ func tryLock(f *os.File, exclusive bool) error {
 			continue
 		}
 		if g != f && (ex || exclusive) {
-			return errWouldBlock
+			return syscall.EWOULDBLOCK
 		}
 	}
 	s.holders[f] = exclusive
@@ -77,14 +76,15 @@ func unlock(f *os.File) error {
 	return nil
 }
 
-func retryable(err error) bool { return errors.Is(err, errWouldBlock) }
-
 // SyncDir does nothing here: a directory cannot be opened for fsync on every
 // such system. What was just created may be gone after a power cut.
 func SyncDir(string) error { return nil }
 
 // Free reports no limit: the system is not asked here.
 func Free(string) (bytes, inodes uint64, err error) { return math.MaxInt64, math.MaxInt64, nil }
+
+// ReleaseMap does nothing here: the system takes the pages when it needs them.
+func ReleaseMap(addr, size uintptr) {}
 
 // LockHolder knows no holder here.
 func LockHolder(*os.File) (pid int, command string, ok bool) { return 0, "", false }

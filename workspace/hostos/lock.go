@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
 	"time"
 )
 
@@ -25,22 +26,32 @@ const lockPoll = 10 * time.Millisecond
 // at once, because waiting would not mend it. When ctx ends first the error
 // wraps both [ErrLocked] and the cause of ctx.
 func Lock(ctx context.Context, f *os.File, exclusive bool) error {
+	return retry(ctx, f.Name(), func() error { return tryLock(f, exclusive) })
+}
+
+// retry makes attempts at the lock of a file until one is decided.
+func retry(ctx context.Context, name string, attempt func() error) error {
 	tick := time.NewTicker(lockPoll)
 	defer tick.Stop()
 	for {
-		err := tryLock(f, exclusive)
+		err := attempt()
 		if err == nil {
 			return nil
 		}
 		if !retryable(err) {
-			return fmt.Errorf("lock %s: %w", f.Name(), err)
+			return fmt.Errorf("lock %s: %w", name, err)
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("lock %s: %w (%w)", f.Name(), ErrLocked, context.Cause(ctx))
+			return fmt.Errorf("lock %s: %w (%w)", name, ErrLocked, context.Cause(ctx))
 		case <-tick.C:
 		}
 	}
+}
+
+// retryable says whether the same attempt may succeed later.
+func retryable(err error) bool {
+	return errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EWOULDBLOCK) || errors.Is(err, syscall.EINTR)
 }
 
 // Unlock drops the lock that [Lock] took on f.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace"
+	"github.com/mcp-vdisk/mcp-vdisk/workspace/live"
 )
 
 type scriptArgs struct {
@@ -99,8 +100,9 @@ type script struct {
 	due  time.Time
 
 	spec  sandboxrun.Run
-	base  uint64 // the commit that the script sees
-	quota int64  // bytes that the disk may hold
+	live  *live.Generation // what the script sees, held while it runs
+	base  uint64           // its commit
+	quota int64            // bytes that the disk may hold
 	stage *workspace.Stage
 	diff  []workspace.Change
 	bytes int64 // of the files in it
@@ -113,6 +115,7 @@ func (s *script) run(ctx context.Context) (Result, error) {
 	if err := s.prepare(ctx); err != nil {
 		return Result{}, err
 	}
+	defer s.live.Release()
 	s.stage = s.t.cfg.Image.Stage(ctx)
 	defer s.stage.Discard()
 	res, err := s.t.cfg.Box.Run(ctx, s.spec, s.collect)
@@ -132,7 +135,7 @@ func exitOf(r sandboxrun.Result) *int {
 	return &code
 }
 
-// prepare makes the view equal to the disk and builds the command.
+// prepare pins a view equal to the disk and builds the command.
 func (s *script) prepare(ctx context.Context) error {
 	if s.t.cfg.Box == nil || s.t.cfg.Live == nil {
 		return sandboxError(sandboxrun.ErrUnavailable, SandboxUnavailable, "scripts cannot run here")
@@ -146,15 +149,14 @@ func (s *script) prepare(ctx context.Context) error {
 		return err
 	}
 	s.quota = info.QuotaBytes
-	dir, base, err := s.t.cfg.Live.Sync(ctx)
-	if err != nil {
+	if s.live, err = s.t.cfg.Live.Pin(ctx); err != nil {
 		return err
 	}
-	s.base = base
+	s.base = s.live.Seq()
 	limits := s.t.cfg.Limits.Script
 	limits.Timeout = s.timeout()
 	s.spec = sandboxrun.Run{
-		Lower: dir, Argv: argv, Data: data, Limits: limits,
+		Lower: s.live.Dir(), Argv: argv, Data: data, Limits: limits,
 		Env: []string{"PYTHONDONTWRITEBYTECODE=1", "PYTHONUNBUFFERED=1"},
 	}
 	if s.args.Stdin != "" {

@@ -15,43 +15,49 @@ type change struct {
 }
 
 // advance applies the commits behind from, up to and with to. Doing it again,
-// or to a directory that has some of it already, leads to the same.
-func (v *View) advance(ctx context.Context, from, to uint64) error {
-	changes, err := v.changes(ctx, from, to)
+// or to a tree that has some of it already, leads to the same.
+func (b *builder) advance(from, to uint64) error {
+	changes, err := b.changes(from, to)
 	if err != nil || len(changes) == 0 {
 		return err
 	}
-	w := newWalker(v.root)
+	if err := b.room.fits(changes); err != nil {
+		return err
+	}
+	w := newWalker(b.root)
 	defer w.close()
 	for _, c := range changes {
-		if err := context.Cause(ctx); err != nil {
+		if err := context.Cause(b.ctx); err != nil {
 			return err
 		}
-		if err := v.apply(w, c); err != nil {
+		if err := b.apply(w, c); err != nil {
 			return err
 		}
 	}
 	return w.leaveTo(0)
 }
 
+// fits refuses a tree for which there is no room, before it is made: what is not
+// linked is what the commits behind from changed.
+func (b *builder) fits(from uint64) error {
+	head, err := b.im.Info()
+	if err != nil {
+		return err
+	}
+	changes, err := b.changes(from, head.Seq)
+	if err != nil {
+		return err
+	}
+	return b.room.fits(append(changes, change{node: &workspace.Node{Size: entrySize * head.Entries}}))
+}
+
 // changes merges commits: the last node of every path they changed, in the
 // order of the tree, so that a directory comes before what is in it.
-func (v *View) changes(ctx context.Context, from, to uint64) ([]change, error) {
+func (b *builder) changes(from, to uint64) ([]change, error) {
 	last := map[workspace.Path]*workspace.Node{}
-	for seq := from; seq < to; seq++ {
-		if err := context.Cause(ctx); err != nil {
-			return nil, err
-		}
-		log, err := v.im.Log(seq, 1)
-		if err != nil {
-			return nil, err
-		}
-		if len(log) != 1 || log[0].Seq != seq+1 {
-			return nil, errDrift // that part of the history is gone
-		}
-		for _, e := range log[0].Effects {
-			last[e.Path] = e.After
-		}
+	err := eachCommit(b.ctx, b.im, from, to, func(e *workspace.Effect) { last[e.Path] = e.After })
+	if err != nil {
+		return nil, err
 	}
 	list := make([]change, 0, len(last))
 	for p, n := range last {
@@ -68,8 +74,29 @@ func (v *View) changes(ctx context.Context, from, to uint64) ([]change, error) {
 	return list, nil
 }
 
+// eachCommit visits what the commits behind from, up to and with to, changed.
+// When the history does not have all of them, it returns errDrift.
+func eachCommit(ctx context.Context, im *workspace.Image, from, to uint64, visit func(*workspace.Effect)) error {
+	for seq := from; seq < to; seq++ {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		log, err := im.Log(seq, 1)
+		if err != nil {
+			return err
+		}
+		if len(log) != 1 || log[0].Seq != seq+1 {
+			return errDrift
+		}
+		for i := range log[0].Effects {
+			visit(&log[0].Effects[i])
+		}
+	}
+	return nil
+}
+
 // apply makes one path what it should be.
-func (v *View) apply(w *walker, c change) error {
+func (b *builder) apply(w *walker, c change) error {
 	d, err := w.goTo(c.path.Dir())
 	if err != nil {
 		return err
@@ -79,12 +106,12 @@ func (v *View) apply(w *walker, c change) error {
 	case c.node == nil:
 		return removeTree(d, name)
 	case c.node.Kind == workspace.KindDir:
-		if err := makeDir(d, name); err != nil {
+		if err := b.makeDir(d, name); err != nil {
 			return err
 		}
-		return setMode(d, name, c.node)
+		return setMode(d, name, c.node.Mode)
 	}
-	return v.place(d, name, c.path, c.node)
+	return b.place(d, name, c.path, c.node)
 }
 
 // walker goes through the tree, with the directories from its root to where it
@@ -139,7 +166,7 @@ func (w *walker) leaveTo(depth int) error {
 			return err
 		}
 		if l.narrow {
-			if err := setMode(w.top(), l.name, &workspace.Node{Mode: l.mode}); err != nil {
+			if err := setMode(w.top(), l.name, l.mode); err != nil {
 				return err
 			}
 		}

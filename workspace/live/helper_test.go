@@ -52,8 +52,22 @@ func (p *pair) reopen(t testing.TB) {
 	}
 }
 
-// tree is where the files are.
-func (p *pair) tree() string { return filepath.Join(p.view.base, treeName) }
+// newest is the generation that the next Pin starts from.
+func (p *pair) newest() *tree { return p.view.trees[len(p.view.trees)-1] }
+
+// tree is where its files are.
+func (p *pair) tree() string { return filepath.Join(p.view.base, p.newest().name(), treeName) }
+
+// pin pins the newest commit.
+func (p *pair) pin(t testing.TB) *Generation {
+	t.Helper()
+	g, err := p.view.Pin(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(g.Release)
+	return g
+}
 
 func path(s string) workspace.Path {
 	p, err := workspace.FromBytes([]byte(s))
@@ -116,23 +130,21 @@ func (p *pair) commitAll(t testing.TB, s *workspace.Stage, steps []step) {
 	}
 }
 
-// sync syncs and checks that the directory is what the image is.
+// sync pins the newest commit, checks that the tree is what the image is, and
+// releases it.
 func (p *pair) sync(t testing.TB) {
 	t.Helper()
-	dir, seq, err := p.view.Sync(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := p.pin(t)
+	defer g.Release()
 	info, err := p.im.Info()
-	if err != nil || seq != info.Seq || dir != p.tree() || !filepath.IsAbs(dir) {
-		t.Fatalf("synced %s to %d, head is %d (%v)", dir, seq, info.Seq, err)
+	if err != nil || g.Seq() != info.Seq || g.Commit() != info.Commit || !filepath.IsAbs(g.Dir()) {
+		t.Fatalf("pinned %s at %d (%s), head is %d (%s) (%v)", g.Dir(), g.Seq(), g.Commit(), info.Seq, info.Commit, err)
 	}
-	p.check(t)
+	sameTrees(t, imageTree(t, p.im), hostTree(t, g.Dir()))
 }
 
-func (p *pair) check(t testing.TB) {
+func sameTrees(t testing.TB, want, got map[string]string) {
 	t.Helper()
-	want, got := imageTree(t, p.im), hostTree(t, p.tree())
 	if maps.Equal(want, got) {
 		return
 	}
@@ -148,6 +160,29 @@ func (p *pair) check(t testing.TB) {
 	}
 }
 
+// generations are the numbers of those on disk.
+func (p *pair) generations(t testing.TB) (names []string) {
+	t.Helper()
+	for _, e := range entries(t, p.view.base) {
+		if e != lockName {
+			names = append(names, e)
+		}
+	}
+	return names
+}
+
+func entries(t testing.TB, dir string) (names []string) {
+	t.Helper()
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range list {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
 func describe(kind string, mode uint32, at time.Time, body []byte) string {
 	switch kind {
 	case "dir":
@@ -158,31 +193,56 @@ func describe(kind string, mode uint32, at time.Time, body []byte) string {
 	return fmt.Sprintf("file %o %d %x", mode, at.UnixNano(), sha256.Sum256(body))
 }
 
+func describeNode(t testing.TB, im *workspace.Image, p workspace.Path, n workspace.Node) string {
+	t.Helper()
+	switch n.Kind {
+	case workspace.KindDir:
+		return describe("dir", n.Mode, n.ModTime, nil)
+	case workspace.KindSymlink:
+		return describe("link", 0, n.ModTime, []byte(n.Target))
+	}
+	f, err := im.OpenNode(p, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if _, err := b.ReadFrom(f.Reader()); err != nil {
+		t.Fatal(err)
+	}
+	return describe("file", n.Mode, n.ModTime, b.Bytes())
+}
+
 func imageTree(t testing.TB, im *workspace.Image) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	err := im.Walk(context.Background(), workspace.Path{}, func(e workspace.Entry) error {
-		n := e.Node
-		switch n.Kind {
-		case workspace.KindDir:
-			all[e.Path.Rel()] = describe("dir", n.Mode, n.ModTime, nil)
-		case workspace.KindSymlink:
-			all[e.Path.Rel()] = describe("link", 0, n.ModTime, []byte(n.Target))
-		default:
-			f, err := im.OpenNode(e.Path, n)
-			if err != nil {
-				return err
-			}
-			var b bytes.Buffer
-			if _, err := b.ReadFrom(f.Reader()); err != nil {
-				return err
-			}
-			all[e.Path.Rel()] = describe("file", n.Mode, n.ModTime, b.Bytes())
-		}
+		all[e.Path.Rel()] = describeNode(t, im, e.Path, e.Node)
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+	return all
+}
+
+// treeAt is what the image was at a commit, told by its history.
+func treeAt(t testing.TB, im *workspace.Image, seq uint64) map[string]string {
+	t.Helper()
+	log, err := im.Log(0, int(seq))
+	if err != nil || len(log) != int(seq) {
+		t.Fatalf("%d commits, want %d (%v)", len(log), seq, err)
+	}
+	nodes := map[workspace.Path]*workspace.Node{}
+	for _, c := range log {
+		for _, e := range c.Effects {
+			if nodes[e.Path] = e.After; e.After == nil {
+				delete(nodes, e.Path)
+			}
+		}
+	}
+	all := map[string]string{}
+	for p, n := range nodes {
+		all[p.Rel()] = describeNode(t, im, p, *n)
 	}
 	return all
 }
@@ -208,7 +268,7 @@ func hostTree(t testing.TB, root string) map[string]string {
 			if rel != "" {
 				all[rel] = describe("dir", uint32(m.Perm()), st.ModTime(), nil)
 			}
-			if m&0o700 != 0o700 {
+			if m&0o700 != 0o700 && os.Geteuid() != 0 {
 				os.Chmod(full, 0o700)
 				defer os.Chmod(full, m.Perm())
 			}
@@ -223,7 +283,7 @@ func hostTree(t testing.TB, root string) map[string]string {
 			target, _ := os.Readlink(full)
 			all[rel] = describe("link", 0, st.ModTime(), []byte(target))
 		case m.IsRegular():
-			if m&0o400 == 0 {
+			if m&0o400 == 0 && os.Geteuid() != 0 {
 				os.Chmod(full, 0o400)
 				defer os.Chmod(full, m.Perm())
 			}

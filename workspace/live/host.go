@@ -3,12 +3,10 @@ package live
 import (
 	"crypto/rand"
 	"errors"
-	"fmt"
-	"io"
 	"io/fs"
 	"os"
 
-	"github.com/mcp-vdisk/mcp-vdisk/workspace"
+	"github.com/mcp-vdisk/mcp-vdisk/workspace/hostos"
 )
 
 // tempName is where a file is written before it is renamed: in its own
@@ -48,6 +46,7 @@ func enter(d *os.Root, name string) (sub *os.Root, mode fs.FileMode, narrowed bo
 		if err := d.Chmod(name, mode|0o700); err != nil {
 			return nil, 0, false, err
 		}
+		hostos.Failpoint("live.opened")
 	}
 	sub, err = d.OpenRoot(name)
 	return sub, mode, narrowed, err
@@ -65,9 +64,13 @@ func removeTree(d *os.Root, name string) error {
 			return err
 		}
 	}
-	if err := d.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	switch err := d.Remove(name); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
 		return err
 	}
+	hostos.Failpoint("live.removed")
 	return nil
 }
 
@@ -99,59 +102,7 @@ func list(d *os.Root) ([]string, error) {
 	return f.Readdirnames(-1)
 }
 
-// makeDir sees to it that name is a directory, whatever stood there.
-func makeDir(d *os.Root, name string) error {
-	dir, err := isDir(d, name)
-	if err != nil || dir {
-		return err
-	}
-	if err := removeTree(d, name); err != nil {
-		return err
-	}
-	return d.Mkdir(name, 0o700)
-}
-
 // setMode gives a directory its permission bits.
-func setMode(d *os.Root, name string, n *workspace.Node) error {
-	return d.Chmod(name, fs.FileMode(n.Mode&0o777))
-}
-
-// place puts a file or a symlink at name, whatever stood there.
-func (v *View) place(d *os.Root, name string, p workspace.Path, n *workspace.Node) error {
-	tmp := tempName()
-	if err := v.write(d, tmp, p, n); err != nil {
-		return errors.Join(err, removeTree(d, tmp))
-	}
-	// Nobody reads the directory now, so what stands there may go first: ext4
-	// writes a file out at once when it is renamed over another.
-	if err := removeTree(d, name); err != nil {
-		return err
-	}
-	return d.Rename(tmp, name)
-}
-
-// write makes tmp a finished file or symlink.
-func (v *View) write(d *os.Root, tmp string, p workspace.Path, n *workspace.Node) error {
-	if n.Kind == workspace.KindSymlink {
-		return d.Symlink(n.Target, tmp)
-	}
-	f, err := d.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	src, err := v.im.OpenNode(p, *n)
-	if err != nil {
-		return err
-	}
-	if _, err := io.Copy(f, src.Reader()); err != nil {
-		return fmt.Errorf("%s: %w", p, err)
-	}
-	if err := f.Chmod(fs.FileMode(n.Mode & 0o777)); err != nil {
-		return err
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	return d.Chtimes(tmp, n.ModTime, n.ModTime)
+func setMode(d *os.Root, name string, mode uint32) error {
+	return d.Chmod(name, fs.FileMode(mode&0o777))
 }

@@ -22,6 +22,13 @@ func TestMain(m *testing.M) {
 	if where := os.Getenv(syncerEnv); where != "" {
 		os.Exit(syncer(where))
 	}
+	if where := os.Getenv(stepperEnv); where != "" {
+		if err := stepper(where); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	flag.Parse()
 	flag.Set("rapid.nofailfile", "true") // the seed in the report does
 	if f := flag.Lookup("rapid.checks"); f.Value.String() == f.DefValue {
@@ -33,7 +40,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// syncer commits and syncs for ever.
+// syncer commits and pins for ever, up to four generations at once.
 func syncer(where string) int {
 	image, state, _ := strings.Cut(where, "|")
 	im, err := workspace.Open(image, workspace.OpenOptions{})
@@ -46,6 +53,7 @@ func syncer(where string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	var held []*Generation
 	for i := 0; ; i++ {
 		s := im.Stage(context.Background())
 		txn := workspace.Txn{Stage: s}
@@ -59,14 +67,19 @@ func syncer(where string) int {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		if _, _, err := v.Sync(context.Background()); err != nil {
+		g, err := v.Pin(context.Background())
+		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
+		}
+		if held = append(held, g); len(held) > i%4 {
+			held[0].Release()
+			held = held[1:]
 		}
 	}
 }
 
-func TestKillDuringSync(t *testing.T) {
+func TestKillDuringPin(t *testing.T) {
 	p := newPair(t)
 	kills := 6
 	if os.Getenv("MCP_VDISK_SOAK") == "1" {
@@ -91,6 +104,9 @@ func TestKillDuringSync(t *testing.T) {
 		}
 		if p.view, err = Open(p.state, p.im); err != nil {
 			t.Fatal(err)
+		}
+		if left := p.generations(t); len(left) > 1 {
+			t.Errorf("left: %v", left)
 		}
 		p.sync(t)
 	}

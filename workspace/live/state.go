@@ -10,25 +10,30 @@ import (
 	"github.com/mcp-vdisk/mcp-vdisk/workspace"
 )
 
-// state is what live.state says about the directory.
+// state is what live.state says about a tree.
 type state struct {
 	clean bool
-	id    string // commit that the directory is equal to, or was on its way from
+	id    string // commit that the tree is equal to, or was on its way from
 	seq   uint64 // of id
 	to    string // commit it was on its way to
-	boot  string // when this was written
+	boot  string // the start of the machine since which all that is in it was written or compared
 }
 
 func clean(info workspace.Info) state {
 	return state{clean: true, id: info.Commit, seq: info.Seq, boot: bootID()}
 }
 
+// moving keeps the boot: a comparison after a restart that does not come to its
+// end has to be as thorough the next time.
 func (s state) moving(to string) state {
-	return state{id: s.id, to: to, boot: bootID()}
+	if s.boot == "" {
+		s.boot = unknownBoot
+	}
+	return state{id: s.id, to: to, boot: s.boot}
 }
 
-// sameBoot says whether the state was written since the machine started. If
-// it was, a killed process has lost nothing that it had written.
+// sameBoot says whether the state is of this start of the machine. If it is, a
+// killed process has lost nothing that it had written.
 func (s state) sameBoot() bool { return s.boot != unknownBoot && s.boot == bootID() }
 
 const unknownBoot = "unknown"
@@ -75,14 +80,4 @@ func parseState(text string) state {
 		return state{id: from, to: to, boot: w[2]}
 	}
 	return state{}
-}
-
-// setState writes live.state.
-func (v *View) setState(s state) error {
-	line := fmt.Sprintf("%-*s\n", stateSize-1, s)
-	if _, err := v.file.WriteAt([]byte(line), 0); err != nil {
-		return err
-	}
-	v.state, v.known = s, true
-	return nil
 }

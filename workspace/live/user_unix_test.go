@@ -3,6 +3,7 @@
 package live
 
 import (
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -14,7 +15,26 @@ import (
 // Modes narrow nothing for root, so as root this runs the tests of modes once
 // more as an ordinary user.
 func TestAsOrdinaryUser(t *testing.T) {
-	asOrdinaryUser(t, "TestSyncEveryKindOfChange|TestRepair|TestRandomCommits|TestDrop")
+	asOrdinaryUser(t, "TestEveryKindOfChange|TestRepair|TestRandomCommits|TestDrop|TestPinnedStaysAsItIs|TestClosedDirectoriesOfAPinnedGeneration|TestCheck.*|TestSweep|TestSize")
+}
+
+// A fifo that somebody made in a generation is not waited for.
+func TestFifo(t *testing.T) {
+	p := newPair(t)
+	p.commit(t, file("a", "x"))
+	g := p.pin(t)
+	if err := syscall.Mkfifo(filepath.Join(g.Dir(), "fifo"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.commit(t, file("a", "y"))
+	p.sync(t) // made anew, not by links
+	h := p.pin(t)
+	if err := errors.Join(os.Remove(filepath.Join(h.Dir(), "a")), syscall.Mkfifo(filepath.Join(h.Dir(), "a"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	h.Release()
+	p.wantDrift(t, true, "/workspace/a is of another kind")
+	p.sync(t)
 }
 
 // ordinaryUser is a user id that nothing on the host belongs to.

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,28 +15,34 @@ import (
 	"github.com/mcp-vdisk/mcp-vdisk/workspace/hostos"
 )
 
-// View is the plain directory of one image. Its methods may be used
-// concurrently; they wait for each other.
+// View is the plain directories of one image. Its methods may be used
+// concurrently.
 type View struct {
 	im   *workspace.Image
 	base string // DIR/UUID, absolute
 	lock *os.File
+	root *os.Root // base
 
-	mu    sync.Mutex
-	root  *os.Root // base
-	file  *os.File // live.state
-	state state    // what it says
-	known bool     // the state was written, or checked against the image, by this View
+	life     context.Context // ends when the view is closed
+	end      context.CancelFunc
+	slot     chan struct{}  // holds one element while a tree is made, changed or checked
+	removing sync.WaitGroup // trees that a release removes; Add with mu held
+
+	mu     sync.Mutex
+	trees  []*tree       // oldest first
+	next   uint64        // number of the next tree; for the one that has the slot
+	news   chan struct{} // closed, and another one made, when a tree became ready
+	closed bool
+
+	free func(path string) (bytes, inodes uint64, err error) // hostos.Free
+	link func(from, to *os.File, name string) error          // linkAt
 }
 
-const (
-	treeName  = "tree"
-	stateName = "live.state"
-	lockName  = "lock"
-)
-
 // Open prepares the view of an image below dir, which is made if it is
-// missing. It does not look at the files yet.
+// missing. Of the generations that an earlier process left it keeps the newest
+// that is clean, or the newest if none is, and removes the others along with
+// whatever else lies there; what cannot be removed stays. It does not look at the
+// files yet.
 //
 // Errors: workspace.ErrLocked when another process, or another image file with
 // the same uuid, has the view.
@@ -48,10 +55,9 @@ func Open(dir string, im *workspace.Image) (*View, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open live view: %w", err)
 	}
-	if err := os.MkdirAll(base, 0o700); err != nil {
-		return nil, fmt.Errorf("open live view: %w", explain(err))
-	}
-	lock, err := takeLock(filepath.Join(base, lockName))
+	ctx, cancel := context.WithTimeout(context.Background(), lockWait)
+	defer cancel()
+	lock, err := takeLock(ctx, base)
 	if err != nil {
 		return nil, err
 	}
@@ -60,143 +66,127 @@ func Open(dir string, im *workspace.Image) (*View, error) {
 		lock.Close()
 		return nil, fmt.Errorf("open live view: %w", err)
 	}
-	file, err := root.OpenFile(stateName, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		root.Close()
-		lock.Close()
+	v := &View{
+		im: im, base: base, lock: lock, root: root, slot: make(chan struct{}, 1),
+		next: 1, news: make(chan struct{}), free: hostos.Free, link: linkAt,
+	}
+	v.life, v.end = context.WithCancel(context.Background())
+	if err := v.adopt(); err != nil {
+		v.Close()
 		return nil, fmt.Errorf("open live view: %w", explain(err))
 	}
-	return &View{im: im, base: base, lock: lock, root: root, file: file, state: readState(file)}, nil
+	return v, nil
 }
 
-func takeLock(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open live view: %w", explain(err))
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
-	err = hostos.Lock(ctx, f, true)
-	if err == nil {
-		return f, nil
-	}
-	f.Close()
-	if errors.Is(err, hostos.ErrLocked) {
-		return nil, &workspace.Error{Op: "open live view", Kind: workspace.ErrLocked, Detail: "its directory for scripts is open elsewhere"}
-	}
-	return nil, fmt.Errorf("open live view: %w", err)
-}
-
-// Sync makes the directory equal to the newest commit, and returns its
-// absolute path and that commit's sequence number. Commits made meanwhile may
-// be in it or not; the number says which are.
-//
-// When it fails the directory is in no particular state, and the next Sync
-// compares all of it.
-//
-// Errors: workspace.ErrNoSpace, workspace.ErrCorrupt, the cause of ctx, errors
-// of the host's file system.
-func (v *View) Sync(ctx context.Context) (dir string, seq uint64, err error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.root == nil {
-		return "", 0, fmt.Errorf("sync live view: %w", fs.ErrClosed)
-	}
-	if err := v.sync(ctx); err != nil {
-		return "", 0, fmt.Errorf("sync live view: %w", explain(err))
-	}
-	return filepath.Join(v.base, treeName), v.state.seq, nil
-}
-
-func (v *View) sync(ctx context.Context) error {
-	at, known := v.start()
-	target, err := v.im.Info()
+// adopt takes over the best of the generations that are there.
+func (v *View) adopt() error {
+	names, err := list(v.root)
 	if err != nil {
 		return err
 	}
-	if known && at == target.Seq {
-		return nil
-	}
-	was := v.state
-	if err := v.setState(was.moving(target.Commit)); err != nil {
-		return err
-	}
-	if known {
-		if err := v.advance(ctx, at, target.Seq); err == nil {
-			return v.setState(clean(target))
-		} else if !errors.Is(err, errDrift) {
-			return err
+	var found []*tree
+	for _, name := range names {
+		if n, ok := number(name); ok {
+			v.next = max(v.next, n+1)
+		}
+		if name == lockName {
+			continue
+		} else if t, ok := openTree(v.root, name); ok {
+			found = append(found, t)
+		} else {
+			_ = removeTree(v.root, name)
 		}
 	}
-	return v.rebuild(ctx, !was.sameBoot())
+	if len(found) > 0 {
+		best := slices.MaxFunc(found, better)
+		v.trees = []*tree{best}
+		for _, t := range found {
+			if t != best {
+				_ = t.remove(v.root)
+			}
+		}
+	}
+	return v.stamp()
 }
 
-// rebuild compares everything with the image. The walk sees the image at
-// several commits; those made while it went on are applied on top, which
-// settles every path that may have been seen too early or too late.
-func (v *View) rebuild(ctx context.Context, deep bool) error {
-	before, err := v.im.Info()
-	if err != nil {
-		return err
+// better orders generations by how much there is to gain from keeping them.
+func better(a, b *tree) int {
+	switch {
+	case a.state.clean != b.state.clean && a.state.clean:
+		return 1
+	case a.state.clean != b.state.clean:
+		return -1
+	case a.n < b.n:
+		return -1
 	}
-	if err := v.scan(ctx, deep); err != nil {
-		return err
-	}
-	after, err := v.im.Info()
-	if err != nil {
-		return err
-	}
-	if err := v.advance(ctx, before.Seq, after.Seq); err != nil {
-		return err
-	}
-	return v.setState(clean(after))
+	return 1
 }
 
-// start says which commit the directory is equal to, if that is known: the
-// state is clean, and the image's history has that very commit.
-func (v *View) start() (seq uint64, ok bool) {
-	if !v.state.clean || !v.state.sameBoot() {
-		return 0, false
-	}
-	if v.known {
-		return v.state.seq, true
-	}
-	log, err := v.im.Log(v.state.seq-1, 1)
-	if err != nil || len(log) != 1 || log[0].Seq != v.state.seq || log[0].ID != v.state.id {
-		return 0, false
-	}
-	v.known = true
-	return v.state.seq, true
+// stamp notes in the time of the lock file that the view is in use, for Sweep.
+func (v *View) stamp() error {
+	now := time.Now()
+	return v.root.Chtimes(lockName, now, now)
 }
 
-// Close gives the view back. The directory stays for the next one.
+// Close gives the view back. A Pin that is at work is ended, with fs.ErrClosed; no
+// script is waited for. What is pinned stays as it is until the next Open, by this
+// process or another, which removes it: so the scripts should have ended by then.
+// Releasing it later is no error and does nothing. Closing twice is no error.
 func (v *View) Close() error {
 	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.close()
-}
-
-func (v *View) close() error {
-	if v.root == nil {
+	again := v.closed
+	v.closed = true
+	v.mu.Unlock()
+	if again {
 		return nil
 	}
-	err := errors.Join(v.file.Close(), v.root.Close(), v.lock.Close())
-	v.root = nil
-	return err
+	v.settle()
+	return errors.Join(v.stamp(), v.leave())
+}
+
+// settle waits until nobody works on the directory any more, for good.
+func (v *View) settle() {
+	v.end()
+	v.slot <- struct{}{}
+	v.removing.Wait()
+}
+
+// leave closes what is open, the lock last.
+func (v *View) leave() error {
+	var err error
+	for _, t := range v.trees {
+		err = errors.Join(err, t.close())
+	}
+	return errors.Join(err, v.root.Close(), v.lock.Close())
 }
 
 // Drop closes the view and removes its directory. The image is not touched.
+//
+// Errors: workspace.ErrLocked while a generation is pinned, fs.ErrClosed;
+// nothing has happened then.
 func (v *View) Drop() error {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.root != nil {
-		if err := removeTree(v.root, treeName); err != nil {
-			return fmt.Errorf("drop live view: %w", err)
-		}
-	}
-	if err := errors.Join(os.RemoveAll(v.base), v.close()); err != nil {
+	if err := v.mayDrop(); err != nil {
 		return fmt.Errorf("drop live view: %w", err)
 	}
+	v.settle()
+	if err := errors.Join(erase(v.root, v.base), v.leave()); err != nil {
+		return fmt.Errorf("drop live view: %w", err)
+	}
+	return nil
+}
+
+func (v *View) mayDrop() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.closed {
+		return fs.ErrClosed
+	}
+	for _, t := range v.trees {
+		if t.pins > 0 {
+			return &workspace.Error{Op: "drop live view", Kind: workspace.ErrLocked, Detail: "a script uses its directory for scripts"}
+		}
+	}
+	v.closed = true
 	return nil
 }
 

@@ -184,6 +184,8 @@ func checkKilled(t *testing.T, kill int, path string, a acknowledgments) {
 	}
 	verify(t, im)
 	verifyChain(t, im)
+	im.Close()
+	wantClean(t, path)
 }
 
 // Who has the image open is in the error.

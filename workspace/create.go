@@ -138,7 +138,7 @@ func reserveAndMove(from, to string) error {
 
 // initialise turns an empty file into an image. It closes f when it fails.
 func initialise(f *os.File, o *CreateOptions) (*Image, error) {
-	im, err := openFile(f, OpenOptions{Clock: o.Clock}, func(*os.File) error { return nil })
+	im, err := openFile(f, OpenOptions{Clock: o.Clock}, func(*os.File) (string, error) { return "", nil })
 	if err != nil {
 		return nil, err
 	}
@@ -176,11 +176,14 @@ func newIdentity(o *CreateOptions, now time.Time) *identity {
 	return id
 }
 
+// firstMessage and the uuid are the message of the first commit.
+const firstMessage = "created image "
+
 // writeFirst writes the records of a new image, among them its first commit.
 // Because of that commit every later one has a parent, and "computed on an
 // empty disk" is a base like any other.
 func (im *Image) writeFirst(tx *bolt.Tx) error {
-	first := &record{seq: 1, message: "created image " + im.identity.uuidString(), time: im.identity.created}
+	first := &record{seq: 1, message: firstMessage + im.identity.uuidString(), time: im.identity.created}
 	id, err := first.write(tx.Bucket(bucketCommits))
 	if err != nil {
 		return err

@@ -91,6 +91,14 @@
 //
 // # Damage
 //
-// Damage does not end the process: faults of the memory map and panics of
-// bbolt become ErrCorrupt. The exception is in the comment of guard.
+// # Damage
+//
+// Damage does not end the process, and no byte is served that is not the one
+// that was written. Faults of the memory map and panics of bbolt become
+// ErrCorrupt. Open looks at the structure of the file before bbolt does: it
+// refuses what bbolt could follow for ever, and opens other damage for reading
+// only, see [Image.Damage]. [Check] reads all of an image without bbolt, names
+// what is damaged, and repairs what the image itself proves: the commits say
+// what the tree must be, their ids that they are the ones that were made, and
+// every content has its hash.
 package workspace

@@ -12,8 +12,9 @@ import (
 // ErrCorrupt. Every other panic is a bug of ours and goes on.
 //
 // What it cannot catch is a branch page that leads back to itself: the stack
-// overflow ends a Go process. Files of unknown origin are opened in a child
-// process first.
+// overflow ends a Go process. Open looks for such pages before bbolt does, see
+// survey, and refuses the file. What is left is a file that someone else writes
+// to while it is open, against the lock.
 func guard(op string, fn func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {

@@ -23,6 +23,7 @@ type Image struct {
 	file     *os.File // db's own; for the lock and the size
 	place    string   // a host path on the image's file system, to ask for free space
 	readOnly bool
+	damage   string // what Open found wrong with the file, "" for nothing
 	clock    func() time.Time
 	identity *identity
 	packer   packer
@@ -61,7 +62,7 @@ func (im *Image) Info() (Info, error) {
 		QuotaBytes: id.quotaBytes, QuotaEntries: id.quotaEntries,
 	}
 	err := im.view("info", func(tx *bolt.Tx) error {
-		h, err := readHead(tx)
+		h, err := im.headFor(tx)
 		if err != nil {
 			return err
 		}
@@ -123,8 +124,8 @@ func (im *Image) begin() (*bolt.Tx, error) {
 // What writes none, such as a removal, is tried on a full disk too: it mostly
 // finds room within the file.
 func (im *Image) update(op string, size int, fn func(*bolt.Tx) error) error {
-	if im.readOnly {
-		return imageError(op, ErrReadOnly, "")
+	if err := im.writable(op); err != nil {
+		return err
 	}
 	if size > 0 && im.full(uint64(size)+spareBytes) {
 		return imageError(op, ErrNoSpace, "")

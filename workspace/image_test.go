@@ -286,8 +286,8 @@ func TestOpenWhatIsNoImage(t *testing.T) {
 		}), ErrCorrupt},
 		{"one page", image(func(_ string, b []byte) []byte { return b[:4096] }), ErrCorrupt},
 		{"half", image(func(_ string, b []byte) []byte { return b[:len(b)/2/4096*4096] }), errCorruptOrFine},
-		{"cut within what is used", image(func(_ string, b []byte) []byte { return b[:8*4096] }), ErrCorrupt},
-		{"cut in mid-page", image(func(_ string, b []byte) []byte { return b[:8*4096+100] }), ErrCorrupt},
+		{"cut within what is used", image(func(_ string, b []byte) []byte { return b[:8*4096] }), errDamaged},
+		{"cut in mid-page", image(func(_ string, b []byte) []byte { return b[:8*4096+100] }), errDamaged},
 		{"both headers damaged", image(func(_ string, b []byte) []byte { b[16+20]++; b[4096+16+20]++; return b }), ErrCorrupt},
 		{"one header damaged", image(func(_ string, b []byte) []byte { b[16+20]++; return b }), errCorruptOrFine},
 		{"header swapped for text", image(func(_ string, b []byte) []byte { copy(b, strings.Repeat("x", 8192)); return b }), ErrNotImage},
@@ -303,6 +303,12 @@ func TestOpenWhatIsNoImage(t *testing.T) {
 			case errAny:
 				if err == nil {
 					t.Error("it opens")
+				}
+			case errDamaged:
+				if err == nil {
+					wantKind(t, im.Damage(), ErrCorrupt)
+				} else {
+					wantKind(t, err, ErrCorrupt)
 				}
 			case errCorruptOrFine:
 				if err != nil {
@@ -320,6 +326,8 @@ func TestOpenWhatIsNoImage(t *testing.T) {
 		})
 	}
 }
+
+var errDamaged = errors.New("corrupt, or open and found damaged")
 
 var errCorruptOrFine = errors.New("corrupt, or none")
 

@@ -19,6 +19,9 @@ func TestMain(m *testing.M) {
 			os.Exit(play(arg))
 		}
 	}
+	if path := os.Getenv(damageEnv); path != "" {
+		os.Exit(useDamaged(path))
+	}
 	flag.Parse()
 	flag.Set("rapid.nofailfile", "true") // the seed in the report does
 	if f := flag.Lookup("rapid.checks"); f.Value.String() == f.DefValue {

@@ -31,18 +31,20 @@ type OpenOptions struct {
 // staged and never committed is swept, on a full disk by a later commit. It
 // never waits for longer than for the lock, whatever kind of file it is given.
 //
+// The structure of the file is looked at first. Damage that leaves a part of
+// it readable is no error: Damage tells it, what is undamaged can be read, and
+// every update is refused with ErrCorrupt. Such a file is locked shared in
+// either case, and nothing is swept.
+//
 // Errors: ErrNotFound, ErrLocked (names the holder where the system tells),
 // ErrNotImage, ErrFormat, ErrCorrupt; ErrReadOnly when the file may not be
 // written, or its file system is read-only.
 func Open(path string, o OpenOptions) (*Image, error) {
-	f := o.File
-	if f == nil {
-		var err error
-		if f, err = openRegular(path, o.ReadOnly); err != nil {
-			return nil, err
-		}
+	f, err := openPath(path, o.File, !o.ReadOnly)
+	if err != nil {
+		return nil, err
 	}
-	im, err := openFile(f, o, checkHeader)
+	im, err := openFile(f, o, survey)
 	if err != nil {
 		return nil, err
 	}
@@ -57,10 +59,13 @@ func Open(path string, o OpenOptions) (*Image, error) {
 	return im, nil
 }
 
-// openRegular opens a file without waiting for anybody, as opening a FIFO
-// would, and without a side effect, as opening a device may have. Symlinks are
-// followed: the name is the person's.
-func openRegular(path string, readOnly bool) (*os.File, error) {
+// openPath opens the file of an image, unless it is open already, without waiting
+// for anybody, as opening a FIFO would, and without a side effect, as opening a
+// device may have. Symlinks are followed: the name is the person's.
+func openPath(path string, f *os.File, write bool) (*os.File, error) {
+	if f != nil {
+		return f, nil
+	}
 	st, err := os.Stat(path)
 	switch {
 	case err != nil:
@@ -68,11 +73,11 @@ func openRegular(path string, readOnly bool) (*os.File, error) {
 	case !st.Mode().IsRegular():
 		return nil, imageError("open", ErrNotImage, "it is not a regular file")
 	}
-	flag := os.O_RDWR
-	if readOnly {
-		flag = os.O_RDONLY
+	flag := os.O_RDONLY
+	if write {
+		flag = os.O_RDWR
 	}
-	f, err := os.OpenFile(path, flag|hostos.NonBlock, 0) // it may be another file by now
+	f, err = os.OpenFile(path, flag|hostos.NonBlock, 0) // it may be another file by now
 	if err != nil {
 		return nil, openError(err)
 	}
@@ -92,8 +97,9 @@ func openError(err error) error {
 }
 
 // openFile locks f, checks it, and opens it as a database without looking
-// inside. It closes f when it fails.
-func openFile(f *os.File, o OpenOptions, check func(*os.File) error) (im *Image, err error) {
+// inside. It closes f when it fails. A file in which check finds damage is
+// opened so that bbolt cannot write and leaves the list of free pages alone.
+func openFile(f *os.File, o OpenOptions, check func(*os.File) (damage string, err error)) (im *Image, err error) {
 	im = &Image{file: f, readOnly: o.ReadOnly, clock: o.Clock}
 	if im.clock == nil {
 		im.clock = time.Now
@@ -106,11 +112,16 @@ func openFile(f *os.File, o OpenOptions, check func(*os.File) error) (im *Image,
 	if err := lock(f, !o.ReadOnly, o.Wait); err != nil {
 		return nil, err
 	}
-	if err := check(f); err != nil {
+	if im.damage, err = check(f); err != nil {
 		return nil, err
 	}
+	if im.damage != "" && !o.ReadOnly {
+		if err := lock(f, false, o.Wait); err != nil { // as bbolt does below
+			return nil, err
+		}
+	}
 	err = guard("open", func() error {
-		im.db, err = bolt.Open(f.Name(), 0, boltOptions(f, o.ReadOnly))
+		im.db, err = bolt.Open(f.Name(), 0, boltOptions(f, o.ReadOnly || im.damage != ""))
 		return translate(err)
 	})
 	if err != nil {
@@ -221,14 +232,19 @@ func (im *Image) load() error {
 			return err
 		}
 		if _, err := readHead(tx); err != nil {
-			return err
+			if err = im.liveWith(err); err != nil {
+				return err
+			}
+		}
+		if im.damage != "" {
+			return nil // nothing is going to be written
 		}
 		im.lastChunk.Store(lastChunkID(tx))
 		first, _ := tx.Bucket(bucketPending).Cursor().First()
 		stale, stages = first != nil, pendingStages(tx)
 		return nil
 	})
-	if err != nil || im.readOnly || !stale {
+	if err != nil || im.readOnly || im.damage != "" || !stale {
 		return err
 	}
 	hostos.Failpoint("open.sweep")
@@ -253,6 +269,11 @@ func checkFormat(tx *bolt.Tx) error {
 	if err != nil {
 		return imageError("open", ErrCorrupt, fmt.Sprintf("its format record: %v", err))
 	}
+	return knownFormat(value)
+}
+
+// knownFormat is nil for the version that this program reads.
+func knownFormat(value []byte) error {
 	d := &decoder{in: value}
 	if v := d.uint(); d.end() != nil || v != FormatVersion {
 		return imageError("open", ErrFormat, fmt.Sprintf("it is version %d, this program reads version %d", v, FormatVersion))

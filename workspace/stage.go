@@ -67,13 +67,13 @@ func (im *Image) Stage(ctx context.Context) *Stage {
 //
 // Errors: whatever r returns, wrapped; the cause of the context; ErrQuota when
 // the contents of this stage alone are over the quota, before r was read much
-// further (at most 1 MiB); ErrReadOnly; ErrNoSpace.
+// further (at most 1 MiB); ErrReadOnly; ErrNoSpace; ErrCorrupt.
 func (s *Stage) Add(r io.Reader) (Content, error) {
 	if s.over {
 		return Content{}, errors.New("stage: already discarded or committed")
 	}
-	if s.im.readOnly {
-		return Content{}, imageError("stage", ErrReadOnly, "")
+	if err := s.im.writable("stage"); err != nil {
+		return Content{}, err
 	}
 	buf := s.im.scratch.get()
 	defer s.im.scratch.put(buf)

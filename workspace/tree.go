@@ -37,6 +37,9 @@ func (t tree) get(p Path) (*Node, error) {
 }
 
 func openNode(key, stored []byte) (*Node, error) {
+	if len(key) > MaxPath { // a damaged key may seem to be as long as the file
+		return nil, imageError("read", ErrCorrupt, "one of its paths is too long")
+	}
 	value, err := unseal(key, stored)
 	if err != nil {
 		return nil, pathError("read", keyPath(key), ErrCorrupt, err.Error())

@@ -262,15 +262,20 @@ func aboutOf(r audit.Record) string {
 	return strings.Join(parts, "  ")
 }
 
-// safe makes text of the log harmless to a terminal and one line long.
+// safe makes text of the log harmless to a terminal, one line long, and short
+// enough for a table.
 func safe(s string) string {
 	const most = 100
+	if r := []rune(s); len(r) > most {
+		return harmless(string(r[:most])) + "…"
+	}
+	return harmless(s)
+}
+
+// harmless makes text harmless to a terminal and one line long.
+func harmless(s string) string {
 	var b strings.Builder
-	for i, c := range []rune(s) {
-		if i == most {
-			b.WriteString("…")
-			break
-		}
+	for _, c := range s {
 		if c == '\t' || !unicode.IsPrint(c) && c != ' ' {
 			b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(c), "'"))
 			continue

@@ -63,6 +63,7 @@ func verbs() map[string]verb {
 		"image.get":    {run: backGet},
 		"image.log":    {run: backLog},
 		"image.diff":   {run: backDiff},
+		"image.fsck":   {run: backFsck},
 
 		"image.checkpoint":  {run: backCheckpoint},
 		"image.checkpoints": {run: backCheckpoints},

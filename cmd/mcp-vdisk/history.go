@@ -427,7 +427,10 @@ func (b *back) takeBack(ctx context.Context, ev audit.Event, plan func(*workspac
 	if q.DryRun {
 		return b.wouldTakeBack(ctx, im, q, plan)
 	}
-	about := audit.Facts{"revision": q.Revision, "paths": q.Paths}
+	about := audit.Facts{"revision": q.Revision}
+	if len(q.Paths) > 0 {
+		about["paths"] = q.Paths
+	}
 	done, err := b.change(ctx, im, ev, about, func() (workspace.Txn, error) { return plan(im, q) })
 	if err != nil {
 		return err

@@ -28,7 +28,7 @@ func (a *app) imageCmd() *cobra.Command {
 	a.imageFlag(cmd)
 	cmd.AddCommand(a.imageCreateCmd(), a.imageListCmd(), a.imageShowCmd(), a.imagePutCmd(), a.imageGetCmd(),
 		a.imageCatCmd(), a.imageTreeCmd(), a.imageRmCmd(), a.imageLogCmd(), a.imageCheckpointCmd(), a.imageDiffCmd(),
-		a.imageRestoreCmd(), a.imageUndoCmd())
+		a.imageRestoreCmd(), a.imageUndoCmd(), a.imageFsckCmd())
 	return cmd
 }
 

@@ -212,6 +212,11 @@ func (st *state) settleImage(ctx context.Context, stream string, im *workspace.I
 	}
 	for _, r := range dangling {
 		c, found, err := im.FindCommit(r.Call)
+		if errors.Is(err, workspace.ErrCorrupt) {
+			// What is undamaged can be used all the same; fsck tells the rest.
+			st.slog.Warn("a call cannot be settled: the history of its disk is damaged", "stream", stream, "call", r.Call, "error", err)
+			continue
+		}
 		if err != nil {
 			return err
 		}

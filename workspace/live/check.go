@@ -16,8 +16,8 @@ import (
 
 // Drift is a path at which a generation is not what the image was at its commit.
 type Drift struct {
-	Path string // as workspace.Path.String shows it, also when the image could not have it
-	Text string // what is wrong, such as "has other bytes"
+	Path string `json:"path"` // as workspace.Path.String shows it, also when the image could not have it
+	Text string `json:"text"` // what is wrong, such as "has other bytes"
 }
 
 // Check compares the newest clean generation with the image, contents too, and

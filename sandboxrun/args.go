@@ -56,7 +56,7 @@ func bwrapArgs(r Run, l Limits, v view) []string {
 		k, val, _ := strings.Cut(kv, "=")
 		a = append(a, "--setenv", k, val)
 	}
-	a = append(a, "--perms", "0755", "--size", "1048576", "--tmpfs", "/")
+	a = append(a, "--perms", "0755", "--size", strconv.Itoa(smallTmpfs), "--tmpfs", "/")
 	a = append(a, v.root...)
 	for i, d := range v.data {
 		mode := d.Mode

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestDiff has a case for each thing that a script can do to its workspace.
@@ -301,4 +303,46 @@ func snapshot(t testing.TB, root string) string {
 		return nil
 	}))
 	return b.String()
+}
+
+// TestDiffOfLinkedLower: files of a lower directory that are links of each
+// other, or of files in another directory, are written one by one.
+func TestDiffOfLinkedLower(t *testing.T) {
+	r := newRunner(t)
+	lower, other := tree(t, map[string]string{"a": "old"}), t.TempDir()
+	must(t, os.Link(filepath.Join(lower, "a"), filepath.Join(lower, "b")))
+	must(t, os.Link(filepath.Join(lower, "a"), filepath.Join(other, "a")))
+	run := bash(`cat b >/dev/null; echo more >>a; cat b`)
+	run.Lower = lower
+	res, c := mustExit(t, r, run)
+	if want := []string{`file a 644 8 "oldmore\n"`}; !slices.Equal(c.lines, want) || string(res.Stdout.Text) != "old" {
+		t.Errorf("changes %q, the other link holds %q", c.lines, res.Stdout.Text)
+	}
+	if b, err := os.ReadFile(filepath.Join(other, "a")); err != nil || string(b) != "old" {
+		t.Errorf("a link outside holds %q, %v", b, err)
+	}
+}
+
+// TestScanOfTrouble: what cannot be looked at below is an error. Taken for
+// absent it would be left out, or deleted.
+func TestScanOfTrouble(t *testing.T) {
+	const closed = 1 << 20 // no such descriptor
+	dir, err := unix.Open(t.TempDir(), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	must(t, err)
+	defer unix.Close(dir)
+	if _, err := exists(closed, "x"); err == nil {
+		t.Error("exists: no error")
+	}
+	if _, _, err := openBelow(dir, closed, "x"); err == nil {
+		t.Error("openBelow: no error of the lower directory")
+	}
+	if _, err := isOpaque(closed); err == nil {
+		t.Error("isOpaque: no error")
+	}
+	if _, _, err := openBelow(closed, dir, "."); err == nil {
+		t.Error("openBelow: no error of the upper directory")
+	}
+	if fd, kind, err := openBelow(dir, dir, "absent"); fd != -1 || kind != Dir || err != nil {
+		t.Errorf("absent: %d, %s, %v", fd, kind, err)
+	}
 }

@@ -2,6 +2,7 @@ package sandboxrun
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -83,18 +84,8 @@ func TestDiskWatch(t *testing.T) {
 // is used instead, from the first run on and with all of its input.
 func TestFallBackToDisk(t *testing.T) {
 	diskRunner(t)
-	dir := t.TempDir()
-	frame := stream(func(f *frameWriter) {
-		f.write(frameFailed, failure{Step: stepXattr, Errno: uint64(unix.EOPNOTSUPP), Detail: "operation not supported"}.marshal())
-	})
-	self, err := os.ReadFile("/proc/self/exe")
-	must(t, err)
-	must(t, os.WriteFile(filepath.Join(dir, "frame"), frame, 0o644))
-	must(t, os.WriteFile(filepath.Join(dir, "real"), self, 0o755))
-	// A stage of an old kernel, once.
-	script := "#!/bin/bash\ncd " + dir + "\nif mv frame old; then cat old >&4; else exec -a " + stageName + " ./real; fi\n"
-	must(t, os.WriteFile(filepath.Join(dir, "stage"), []byte(script), 0o755))
-	r := runnerWith(t, Config{Self: filepath.Join(dir, "stage"), Scratch: filepath.Join(dir, "scratch")})
+	scratch := filepath.Join(t.TempDir(), "scratch")
+	r := runnerWith(t, Config{Self: oldKernel(t, 1), Scratch: scratch})
 	run := bash(`cat >f`)
 	run.Stdin = strings.NewReader("input")
 	if _, c := mustExit(t, r, run); !slices.Equal(c.lines, []string{`file f 644 5 "input"`}) {
@@ -103,7 +94,34 @@ func TestFallBackToDisk(t *testing.T) {
 	if rep := r.Probe(t.Context()); !rep.OK || rep.Upper != "disk" {
 		t.Errorf("report %+v", rep)
 	}
-	empty(t, filepath.Join(dir, "scratch"))
+	empty(t, scratch)
+}
+
+// oldKernel returns a stage that n times, all at once, reports what the stage
+// reports on a kernel before 6.6, and is the real one after that.
+func oldKernel(t *testing.T, n int) (self string) {
+	t.Helper()
+	dir := t.TempDir()
+	frame := stream(func(f *frameWriter) {
+		f.write(frameFailed, failure{Step: stepXattr, Errno: uint64(unix.EOPNOTSUPP), Detail: "operation not supported"}.marshal())
+	})
+	real, err := os.ReadFile("/proc/self/exe")
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(dir, "frame"), frame, 0o644))
+	must(t, os.WriteFile(filepath.Join(dir, "real"), real, 0o755))
+	script := fmt.Sprintf(`#!/bin/bash
+cd %s
+for i in {1..%d}; do
+	if mkdir old$i 2>/dev/null; then
+		until [ -e old%d ]; do :; done
+		exec cat frame >&4
+	fi
+done
+exec -a %s ./real
+`, dir, n, n, stageName)
+	self = filepath.Join(dir, "stage")
+	must(t, os.WriteFile(self, []byte(script), 0o755))
+	return self
 }
 
 // TestSweepSparesRuns: a second process with the same scratch directory does

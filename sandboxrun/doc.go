@@ -22,7 +22,20 @@
 //
 // What it may write, open, fork and print is bounded by Limits. Memory is not:
 // that needs a cgroup. Until then a script is what the kernel takes first when
-// memory runs out.
+// memory runs out. What it fills by writing is bounded, and Runner.Memory says
+// by how much.
+//
+// Output is kept, the beginning and the end of it, for the Result; Run.Tap gets
+// all of it as it arrives.
+//
+// # Several at once
+//
+// A Runner runs any number of scripts at the same time, also over the same
+// directory: each has its own stage, overlay and namespaces, and sees nothing
+// of the others (TestRunsAtOnce). They share the memory of the host, so that a
+// caller bounds the sum of Runner.Memory over its runs by a share of
+// MemoryTotal. With changes on disk each run has its own locked directory in
+// Scratch.
 //
 // # The stage
 //
@@ -45,7 +58,9 @@
 // The stage reads the upper directory because it can: it has the capabilities
 // of its namespace there, so that mode 000 hides nothing, and no process is
 // left that could swap a file under its eyes. It opens everything without
-// following links and without blocking, and checks what it has opened.
+// following links and without blocking, and checks what it has opened. Where
+// it cannot look, above or below, the run fails: an error taken for "nothing
+// there" would be a deletion.
 //
 // The parent trusts the stream as little as it would trust the script: every
 // length has a limit, every path and every order is checked (FuzzStream).
@@ -78,7 +93,12 @@
 //     and counts as written.
 //   - A deletion counts as a file: removing a tree of more files than
 //     Limits.WriteFiles ends in ENOSPC.
-//   - Hard links of the workspace are broken by a write.
+//   - Hard links of the workspace are broken by a write; inode numbers change.
+//   - A file that is open for reading when it is first written may go on
+//     showing its old bytes there, on older kernels (not on 6.18).
+//   - Extended attributes are not reported. A script that sets marks of an
+//     overlay (user.overlay.*) itself gets EOPNOTSUPP, or others than it meant,
+//     and cannot hide or show anything by them.
 //   - Files that belong to another uid than the server's cannot be written
 //     (EOVERFLOW).
 //   - bubblewrap says 128 + n both for a death by signal n and for an exit

@@ -21,6 +21,8 @@ func playRole() {
 	switch os.Getenv(roleEnv) {
 	case "server":
 		os.Exit(serverRole())
+	case "large":
+		os.Exit(largeRole())
 	case "reaper":
 		os.Exit(reaperRole())
 	}

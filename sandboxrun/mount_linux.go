@@ -79,7 +79,7 @@ func (s *stageRun) openSources() (sources, error) {
 func (s *stageRun) mountTmpfs() error {
 	size, inodes := s.spec.Bytes, s.spec.Inodes+spareInodes+uint64(len(s.spec.Binds))
 	if s.spec.Disk != "" {
-		size, inodes = 1<<20, 4096
+		size, inodes = smallTmpfs, 4096
 	}
 	data := fmt.Sprintf("size=%d,nr_inodes=%d,mode=0700", size, inodes)
 	if err := unix.Mount("tmpfs", stageDir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, data); err != nil {

@@ -4,6 +4,8 @@ package sandboxrun
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"runtime"
 )
 
@@ -24,6 +26,11 @@ func (r *Runner) Run(context.Context, Run, func(Change) error) (Result, error) {
 // Probe reports that there is no sandbox on this system.
 func (r *Runner) Probe(context.Context) Report {
 	return Report{Level: "L1", Cause: "scripts cannot run on " + runtime.GOOS, Remedy: remedyOther}
+}
+
+// MemoryTotal returns errors.ErrUnsupported: nothing here needs to know.
+func MemoryTotal() (int64, error) {
+	return 0, fmt.Errorf("sandboxrun: size of the memory: %w", errors.ErrUnsupported)
 }
 
 func sweepScratch(string) error { return nil }

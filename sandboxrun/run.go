@@ -30,6 +30,18 @@ type Run struct {
 	// file at once. Its Read must return by itself: Run waits a second for a
 	// Read under way and then leaves it to end alone.
 	Stdin io.Reader
+	// Tap, if set, is called with each piece of output as it arrives, up to
+	// Limits.OutputMax bytes of both streams together. Calls never overlap, so
+	// that their order is one order: within a stream that of the script,
+	// between the streams that in which they were read. They come from
+	// goroutines of Run, and none after Run has returned. p is valid until Tap
+	// returns. A script that writes faster than Tap takes it waits, and so does
+	// Run at the end: Tap must not block for long, and must not panic.
+	//
+	// Tap is given what Result counts as output, with one exception: a stderr
+	// that begins with "bwrap: " comes in one piece at the end, when it is known
+	// to be the script's, and not at all when Run returns an error.
+	Tap func(s Stream, p []byte)
 	// Limits that are zero take their value from DefaultLimits.
 	Limits Limits
 }

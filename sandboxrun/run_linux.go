@@ -46,7 +46,8 @@ func (r *Runner) Run(ctx context.Context, run Run, each func(Change) error) (Res
 		return res, err
 	}
 	res, err = r.once(ctx, b, run, each)
-	// Memory cannot hold the changes on this kernel: use the scratch directory from now on.
+	// Memory cannot hold the changes on this kernel: use the scratch directory
+	// from now on. Another run may have found that out meanwhile.
 	if helpedByDisk(err) && r.fallBack() {
 		res, err = r.once(ctx, b, run, each)
 	}
@@ -121,7 +122,7 @@ func (s *session) run(ctx context.Context, run Run, l Limits, each func(Change) 
 	stdinErr := s.close()
 	res := Result{
 		Outcome: SetupFailed, ExitCode: -1, Duration: g.Took, Skipped: map[string]int{},
-		Stdout: s.output[0].output(), Stderr: s.output[1].output(),
+		Stdout: s.output[Stdout].output(), Stderr: s.output[Stderr].output(),
 	}
 	if s.why() == Cancelled {
 		res.Outcome = Cancelled
@@ -135,6 +136,7 @@ func (s *session) run(ctx context.Context, run Run, l Limits, each func(Change) 
 		res.Stderr = Output{}
 		return res, diagnose(text, run.Argv[0], readFacts("/"))
 	}
+	s.tap.finish()
 	s.settle(&res, g, e)
 	if stdinErr != nil {
 		return res, fmt.Errorf("sandboxrun: %w", stdinErr)

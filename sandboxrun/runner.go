@@ -84,13 +84,11 @@ func (r *Runner) onDisk() bool {
 	return r.disk
 }
 
-// fallBack moves what scripts write from memory to Scratch, if there is one.
+// fallBack moves what scripts write from memory to Scratch, if there is one,
+// and reports whether it is there now.
 func (r *Runner) fallBack() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.disk || r.cfg.Scratch == "" {
-		return false
-	}
-	r.disk = true
-	return true
+	r.disk = r.disk || r.cfg.Scratch != ""
+	return r.disk
 }

@@ -82,7 +82,11 @@ func (c *scanner) one(upper, lower int, name string, path []byte, st *unix.Stat_
 		}
 	}
 	// A whiteout, or something that is not kept but hides what was there.
-	if lower >= 0 && exists(lower, name) {
+	there, err := exists(lower, name)
+	if err != nil {
+		return fail("stat", err)
+	}
+	if there {
 		c.send(Change{Path: path, Kind: Removed})
 	}
 	return c.report.err
@@ -100,17 +104,14 @@ func (c *scanner) subdir(upper, lower int, name string, ch Change, depth int) er
 		return fail("open a directory", err)
 	}
 	defer unix.Close(fd)
-	ch.Kind = Dir
-	below := -1
-	if lower >= 0 && exists(lower, name) {
-		below, err = unix.Openat(lower, name, openFlags|unix.O_DIRECTORY, 0)
-		if err == nil {
-			defer unix.Close(below)
-		}
-		if err != nil || isOpaque(fd) {
-			ch.Kind, below = OpaqueDir, -1
-		}
+	below, kind, err := openBelow(fd, lower, name)
+	if err != nil {
+		return fail("open a directory", err)
 	}
+	if below >= 0 {
+		defer unix.Close(below)
+	}
+	ch.Kind = kind
 	c.send(ch)
 	if depth > maxTreeDepth {
 		c.tooDeep = true
@@ -119,16 +120,53 @@ func (c *scanner) subdir(upper, lower int, name string, ch Change, depth int) er
 	return c.dir(fd, below, append(ch.Path, '/'), depth+1)
 }
 
-// isOpaque reports whether a directory of the upper hides the lower one.
-func isOpaque(fd int) bool {
-	var v [2]byte
-	n, err := unix.Fgetxattr(fd, "user.overlay.opaque", v[:])
-	return err == nil && n == 1 && v[0] == 'y'
+// openBelow opens the directory of the lower one that is visible through the
+// directory fd of the upper, -1 if nothing is. It is careful about errors: one
+// taken for "nothing there" would turn into the deletion of what is there.
+func openBelow(fd, lower int, name string) (below int, kind ChangeKind, err error) {
+	if lower < 0 {
+		return -1, Dir, nil
+	}
+	below, err = unix.Openat(lower, name, openFlags|unix.O_DIRECTORY, 0)
+	switch err {
+	case nil:
+	case unix.ENOENT:
+		return -1, Dir, nil
+	case unix.ENOTDIR, unix.ELOOP: // a file or a link was replaced
+		return -1, OpaqueDir, nil
+	default:
+		return -1, 0, err
+	}
+	opaque, err := isOpaque(fd)
+	if err == nil && !opaque {
+		return below, Dir, nil
+	}
+	unix.Close(below)
+	return -1, OpaqueDir, err
 }
 
-func exists(dir int, name string) bool {
+// isOpaque reports whether a directory of the upper hides the lower one.
+func isOpaque(fd int) (bool, error) {
+	var v [1]byte
+	n, err := unix.Fgetxattr(fd, "user.overlay.opaque", v[:])
+	switch err {
+	case unix.ENODATA, unix.ERANGE: // ERANGE: a longer value, so no mark
+		return false, nil
+	}
+	return n == 1 && v[0] == 'y', err
+}
+
+// exists reports whether the lower directory, if there is one, has the name.
+func exists(lower int, name string) (bool, error) {
+	if lower < 0 {
+		return false, nil
+	}
 	var st unix.Stat_t
-	return unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil
+	err := unix.Fstatat(lower, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	if err == unix.ENOENT {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 func (c *scanner) symlink(upper int, name string, ch Change) error {

@@ -46,8 +46,9 @@ func (s *stageRun) mustBeOpaque() error {
 		return err
 	}
 	defer unix.Close(fd)
-	if !isOpaque(fd) {
-		return errors.New("a replaced directory has no opaque mark")
+	opaque, err := isOpaque(fd)
+	if err == nil && !opaque {
+		err = errors.New("a replaced directory has no opaque mark")
 	}
-	return nil
+	return err
 }

@@ -35,10 +35,11 @@ type session struct {
 	report  *os.File      // frames
 	log     *os.File      // what the stage itself wrote to stderr
 	stdin   *os.File
-	streams [2]*os.File // stdout, stderr of the script
+	streams [2]*os.File // of the script, by Stream
 
 	outputMax int64
 	output    [2]capture
+	tap       *tap // nil: nobody listens
 	drained   atomic.Int64
 	flooded   chan struct{} // closed when drained passes outputMax
 	flood     sync.Once
@@ -61,6 +62,9 @@ func openSession(self string, sp spec, args []string, data []Data, r Run, l Limi
 	}
 	for i := range s.output {
 		s.output[i] = capture{head: l.Head, tail: l.Tail}
+	}
+	if r.Tap != nil {
+		s.tap = &tap{f: r.Tap, left: l.OutputMax}
 	}
 	files, err := s.files(sp, args, data, r.Stdin != nil)
 	if err == nil {
@@ -170,8 +174,15 @@ func (s *session) drain(i int) {
 	for {
 		n, err := s.streams[i].Read(buf)
 		s.output[i].write(buf[:n])
-		if s.drained.Add(int64(n)) > s.outputMax {
+		over := s.drained.Add(int64(n)) > s.outputMax
+		s.tap.write(Stream(i), buf[:n])
+		if over {
 			s.flood.Do(func() { close(s.flooded) })
+			// The script is being killed. Until it is dead it has to wait.
+			select {
+			case <-s.gone:
+			case <-s.done:
+			}
 		}
 		if err != nil {
 			return

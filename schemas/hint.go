@@ -23,8 +23,10 @@ var synonyms = map[string][]string{
 	"glob":         {"pattern"},
 	"grep":         {"contains"},
 	"head":         {"limit"},
+	"id":           {"job", "request_id"},
 	"input":        {"stdin"},
 	"interpreter":  {"language"},
+	"jobid":        {"job"},
 	"lang":         {"language"},
 	"length":       {"limit"},
 	"lines":        {"limit"},
@@ -48,7 +50,7 @@ var synonyms = map[string][]string{
 	"text":         {"content"},
 	"timeout":      {"timeout_s"},
 	"timeoutms":    {"timeout_s"},
-	"version":      {"if_version"},
+	"version":      {"if_version", "at"},
 	"viewrange":    {"offset"},
 }
 

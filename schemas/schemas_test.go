@@ -72,6 +72,7 @@ func TestArguments(t *testing.T) {
 			{name: "byte_offset", kind: "integer", min: "0"},
 			{name: "byte_limit", kind: "integer", min: "1"},
 			{name: "encoding", kind: "string", enum: []string{"auto", "utf-8", "base64"}},
+			{name: "at", kind: "string"},
 		}},
 		{"list_files", false, schemas.Annotations{Title: "List files", ReadOnly: true, Idempotent: true}, nil, []argument{
 			{name: "path", kind: "string"},
@@ -89,14 +90,17 @@ func TestArguments(t *testing.T) {
 			{name: "recursive", kind: "boolean"},
 			{name: "if_version", kind: "string"},
 		}},
-		{"run_script", true, schemas.Annotations{Title: "Run script", Destructive: true}, []string{"language"}, []argument{
+		{"run_script", true, schemas.Annotations{Title: "Run script", Destructive: true}, nil, []argument{
 			{name: "language", kind: "string", enum: []string{"python", "bash"}},
 			{name: "source", kind: "string"},
 			{name: "path", kind: "string"},
 			{name: "args", kind: "array"},
 			{name: "stdin", kind: "string"},
-			{name: "timeout_s", kind: "integer", min: "1", max: "45"},
+			{name: "timeout_s", kind: "integer", min: "1", max: "3600"},
 			{name: "commit", kind: "string", enum: []string{"on_success", "always", "never"}},
+			{name: "job", kind: "string"},
+			{name: "cancel", kind: "boolean"},
+			{name: "output_offset", kind: "integer", min: "0"},
 		}},
 		{"python_env", true, schemas.Annotations{Title: "Python packages", Idempotent: true, OpenWorld: true}, []string{"action"}, []argument{
 			{name: "action", kind: "string", enum: []string{"status", "request", "wait"}},
@@ -183,7 +187,7 @@ func TestInstructionsAreShort(t *testing.T) {
 	if n == 0 || n > 2048 {
 		t.Errorf("instructions are %d characters", n)
 	}
-	for _, word := range []string{"/workspace", "image get", "exit code 0", "no network", "python_env", "old_text", "if_version"} {
+	for _, word := range []string{"/workspace", "image get", "exit code 0", "no network", "python_env", "old_text", "if_version", "NOT SAVED", "VERSION_CONFLICT", "RUNNING", `"job"`} {
 		if !strings.Contains(schemas.Instructions(), word) {
 			t.Errorf("instructions do not mention %q", word)
 		}
@@ -256,7 +260,7 @@ func onlyKeys(t *testing.T, at string, m map[string]any, allowed ...string) {
 // A number that a description states is a number that is enforced.
 func TestDescriptionsStateTheLimits(t *testing.T) {
 	tests := []struct{ tool, text, largest, above string }{
-		{"run_script", "Default 45", `{"language":"bash","timeout_s":45}`, `{"language":"bash","timeout_s":46}`},
+		{"run_script", "Default 600", `{"language":"bash","timeout_s":3600}`, `{"language":"bash","timeout_s":3601}`},
 		{"python_env", "Up to 20", `{"action":"request","packages":` + list(20) + `}`, `{"action":"request","packages":` + list(21) + `}`},
 		{"python_env", "up to 500 characters", `{"action":"request","reason":"` + strings.Repeat("é", 500) + `"}`,
 			`{"action":"request","reason":"` + strings.Repeat("é", 501) + `"}`},

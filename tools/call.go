@@ -49,6 +49,8 @@ type call struct {
 	raw     []byte          // arguments as they came
 	args    json.RawMessage // validated and normalised
 	work    work            // what is to be done
+	script  *script         // or the script to run, as a job
+	asks    bool            // this call of a tool that can change something does not
 	started time.Time
 
 	facts  audit.Facts // public facts of the arguments
@@ -67,14 +69,25 @@ type call struct {
 // A tool that changes something has a durable call.intent before it starts and
 // a call.outcome before its result is released; a tool that only reads has one
 // call.read. If the log cannot be written nothing is done and nothing is shown.
+//
+// A script that takes longer than Limits.Answer goes on as a job: Call then
+// answers how to ask for it, with the receipt of the intent, and the outcome is
+// written at its end.
 func (t *Tools) Call(ctx context.Context, tool string, raw []byte) Result {
 	c := t.newCall(ctx, tool, raw)
 	r := t.run(ctx, c)
 	r.Tool, r.Call = tool, c.id
-	if r.Err != nil && r.Err.ofHost() {
-		t.cfg.Logger.WarnContext(ctx, "tool failed", "call", c.id, "tool", tool, "code", r.Err.Code, "cause", r.Err.cause)
+	if c.script == nil { // a job tells by itself
+		t.tell(ctx, r)
 	}
 	return r
+}
+
+// tell lets the person who runs the program know of a fault of the host.
+func (t *Tools) tell(ctx context.Context, r Result) {
+	if r.Err != nil && r.Err.ofHost() {
+		t.cfg.Logger.WarnContext(ctx, "tool failed", "call", r.Call, "tool", r.Tool, "code", r.Err.Code, "cause", r.Err.cause)
+	}
 }
 
 func (t *Tools) newCall(ctx context.Context, tool string, raw []byte) *call {
@@ -98,7 +111,10 @@ func (t *Tools) run(ctx context.Context, c *call) Result {
 	if err := t.prepare(c); err != nil {
 		return t.refused(ctx, c, asError(err))
 	}
-	if def.Mutates && !onlyAsks(c) {
+	switch {
+	case c.script != nil:
+		return t.runJob(ctx, c)
+	case def.Mutates && !c.asks:
 		return t.mutate(ctx, c)
 	}
 	return t.read(ctx, c)
@@ -119,7 +135,7 @@ func (t *Tools) prepare(c *call) error {
 		}
 	}
 	if err == nil && a.IfVersion != "" {
-		_, err = parseVersion(a.IfVersion)
+		_, err = parseVersion("if_version", a.IfVersion)
 	}
 	if err != nil {
 		return err
@@ -156,17 +172,44 @@ func (t *Tools) read(ctx context.Context, c *call) Result {
 }
 
 func (t *Tools) mutate(ctx context.Context, c *call) Result {
+	if _, err := t.intend(ctx, c); err != nil {
+		return errorResult(asError(err))
+	}
+	return t.conclude(c, t.handle(ctx, c))
+}
+
+// runJob starts a script and answers with its end, or with how to go on when
+// that takes longer than a call may.
+func (t *Tools) runJob(ctx context.Context, c *call) Result {
+	intent, err := t.intend(ctx, c)
+	if err != nil {
+		r := errorResult(asError(err))
+		r.Call, r.Tool = c.id, c.tool
+		t.tell(ctx, r)
+		return r
+	}
+	j := t.jobs.start(ctx, c)
+	if j == nil {
+		return t.conclude(c, errorResult(errSessionEnds))
+	}
+	return j.answer(ctx, intent)
+}
+
+// intend writes what the call is about to do, durably.
+func (t *Tools) intend(ctx context.Context, c *call) (audit.Receipt, error) {
 	intent := t.entry(c, audit.EvCallIntent)
 	intent.Dec = "allow"
 	// A client that hangs up now leaves an intent with an outcome, not one alone.
-	if _, err := t.cfg.Log.Append(context.WithoutCancel(ctx), t.streamName, intent); err != nil {
-		return errorResult(asError(err))
-	}
-	r := t.handle(ctx, c)
+	return t.cfg.Log.Append(context.WithoutCancel(ctx), t.streamName, intent)
+}
+
+// conclude writes what came of the call into the log; a result that is not in
+// the log is not shown.
+func (t *Tools) conclude(c *call, r Result) Result {
 	entry := t.entry(c, audit.EvCallOutcome)
 	entry.Dec, entry.RawArgs = "allow", nil // the intent commits to the arguments
 	t.outcome(c, &entry, r)
-	receipt, err := t.cfg.Log.Note(context.WithoutCancel(ctx), t.streamName, entry)
+	receipt, err := t.cfg.Log.Note(context.Background(), t.streamName, entry)
 	if err != nil {
 		return errorResult(c.late(err, "its outcome could not be written to the audit log"))
 	}

@@ -8,8 +8,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/mcp-vdisk/mcp-vdisk/pyenv"
+	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
 )
 
 var provokeOnLinux = map[Code]func(t *testing.T){
@@ -21,6 +23,17 @@ var provokeOnLinux = map[Code]func(t *testing.T){
 		}
 	},
 	NoSpace: noSpace,
+	Busy: func(t *testing.T) {
+		d := setup{config: func(c *Config) { c.Limits.Queue = time.Millisecond }}.scripted(t)
+		for range d.cfg.Limits.Scripts {
+			leave, err := d.jobs.turns.take(t.Context(), 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer leave()
+		}
+		d.fails(Busy, "run_script", args{"language": "bash", "source": "echo x >x"})
+	},
 }
 
 // smallDisk is where the child of noSpace mounts a file system of 40 MB.
@@ -64,6 +77,15 @@ func TestNoSpace(t *testing.T) {
 	for path, mode := range map[string]string{"a": "overwrite", "dir/b": "create", "c": "append"} {
 		a := args{"path": path, "content": b64(string(noise(3_000_000))), "encoding": "base64", "mode": mode}
 		wantText(t, d.fails(NoSpace, "write_file", a), "nothing was changed")
+	}
+	// What scripts print finds no room either, which costs that and no more.
+	tr := newTranscript(place)
+	defer tr.close()
+	for range 100 {
+		tr.tap(sandboxrun.Stdout, []byte(strings.Repeat("x", 1000)))
+	}
+	if e, err := tr.page(0, 1<<20); err != nil || !e.broken || e.size != 65_000 || e.lost != 35_000 {
+		t.Errorf("output on a full disk: %d kept, %d lost, %v", e.size, e.lost, err)
 	}
 	if d.read("a") != "old" || d.tree() != before {
 		t.Errorf("the disk changed to\n%s", d.tree())

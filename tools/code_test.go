@@ -125,19 +125,6 @@ var provoke = map[Code]func(t *testing.T){
 	NotAllowed: func(t *testing.T) {
 		withPolicy(t, Policy{Tools: []string{"read_file"}}).refused(NotAllowed, "list_files", nil)
 	},
-	Busy: func(t *testing.T) {
-		d := newDisk(t)
-		release, err := d.gate.script(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer release()
-		ctx, cancel := context.WithTimeout(t.Context(), 1)
-		defer cancel()
-		if r := d.Call(ctx, "list_files", nil); r.OK() || r.Err.Code != Busy {
-			t.Error(r)
-		}
-	},
 	Fenced: func(t *testing.T) {
 		d := newDisk(t)
 		d.write("a", "a")

@@ -17,7 +17,7 @@ type deleteArgs struct {
 // deleteFile removes a file, a link (never what it points to) or a directory.
 func (t *Tools) deleteFile(c *call) (work, error) {
 	a, err := decode[deleteArgs](c)
-	return t.besideScripts(func(ctx context.Context) (Result, error) { return t.remove(ctx, c, a) }), err
+	return func(ctx context.Context) (Result, error) { return t.remove(ctx, c, a) }, err
 }
 
 func (t *Tools) remove(ctx context.Context, c *call, a deleteArgs) (Result, error) {
@@ -30,7 +30,7 @@ func (t *Tools) remove(ctx context.Context, c *call, a deleteArgs) (Result, erro
 	}
 	txn := workspace.Txn{Changes: []workspace.Change{{Op: workspace.OpRemove, Path: p, Recursive: a.Recursive}}}
 	if a.IfVersion != "" {
-		v, err := parseVersion(a.IfVersion)
+		v, err := parseVersion("if_version", a.IfVersion)
 		if err != nil {
 			return Result{}, err
 		}

@@ -17,6 +17,30 @@
 //  6. the outcome (for a tool that only reads, the one call.read) is in the log
 //     before the result is released.
 //
+// # The life of a script
+//
+// A run_script call starts a job, whose id is that of the call:
+//
+//  1. the job waits for its turn: so many scripts run at once, in the order of
+//     their calls, and what they may write to memory together is bounded;
+//  2. it pins a generation of the live view, a directory that is equal to one
+//     commit and does not change; no file tool waits for it;
+//  3. the script runs. What it prints is cleaned as it comes and kept in the order
+//     of arrival, 8 MiB at most: in memory while it is little, else in a file
+//     without a name;
+//  4. what it changed is committed, checked path by path against what was committed
+//     since its start, or, when it is not to be saved or others changed the same
+//     paths, kept: {"job":J,"commit":"always"} saves it later;
+//  5. the outcome of the call goes into the log, and the job is remembered for an
+//     hour, with its output.
+//
+// A call is answered at the job's end, or after 45 s, when the job is handed over:
+// it goes on, and {"job":J} asks for it. An offset into the output means the same
+// for as long as the job is remembered, so consecutive pages are the output, no
+// byte lost and none twice. A job that was not handed over ends with its call.
+// Every job ends with the tools ([Tools.Close]) or the process; after a crash the
+// log and the image tell what came of it.
+//
 // # Promises
 //
 // Call never panics and always answers; a failure is a [Code], one plain sentence
@@ -26,15 +50,20 @@
 //
 // After a crash each change is whole or absent, because the image makes it so,
 // and every change has its intent in the log; whoever opens the disk next
-// settles the intents that have no outcome.
+// settles the intents that have no outcome. Output and kept changes do not outlive
+// the process.
 //
-// One script runs on a disk at a time; file tools run side by side and wait for
-// it. Quick calls never wait behind the calls of a script on the transport:
-// each request has a goroutine of its own.
+// Calls run side by side, and each request of the transport has a goroutine of its
+// own. Jobs have goroutines that Close waits for.
 //
 // # Files
 //
 // One file per tool. call.go is the life of a call, code.go the codes and what
 // becomes one, result.go what is answered, policy.go what a session may do,
-// paths.go how a path is found, mcp.go and stdio.go the protocol.
+// paths.go how a path is found, mcp.go and stdio.go the protocol. Of scripts,
+// run_script.go is the arguments, script.go one run, script_report.go what is told
+// of it; job.go is a run from its call until it is forgotten, jobs.go all of them,
+// job_calls.go the calls about one, kept.go changes on their way into the disk,
+// forgotten.go what the log knows; turns.go is the queue, clean.go, transcript.go
+// and spool.go are the output.
 package tools

@@ -36,7 +36,7 @@ func (t *Tools) listFiles(c *call) (work, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t.besideScripts(l.list), nil
+	return l.list, nil
 }
 
 func (l *listing) list(ctx context.Context) (Result, error) {

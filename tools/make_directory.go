@@ -15,7 +15,7 @@ type makeDirectoryArgs struct {
 // already is fine.
 func (t *Tools) makeDirectory(c *call) (work, error) {
 	a, err := decode[makeDirectoryArgs](c)
-	return t.besideScripts(func(ctx context.Context) (Result, error) { return t.mkdir(ctx, c, a) }), err
+	return func(ctx context.Context) (Result, error) { return t.mkdir(ctx, c, a) }, err
 }
 
 func (t *Tools) mkdir(ctx context.Context, c *call, a makeDirectoryArgs) (Result, error) {

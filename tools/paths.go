@@ -119,11 +119,11 @@ func ShellQuote(s string) string {
 // version is how a commit's number is written in results and arguments.
 func version(seq uint64) string { return "v" + strconv.FormatUint(seq, 10) }
 
-// parseVersion reads "v17" or "17".
-func parseVersion(s string) (uint64, error) {
+// parseVersion reads "v17" or "17", given as an argument.
+func parseVersion(arg, s string) (uint64, error) {
 	n, err := strconv.ParseUint(strings.TrimPrefix(s, "v"), 10, 64)
 	if err != nil || n == 0 {
-		return 0, refuse(InvalidArgument, `give the version as a result showed it, such as "v17"`, "if_version: %q is not a version", short(s))
+		return 0, refuse(InvalidArgument, `give the version as a result showed it, such as "v17"`, "%s: %q is not a version", arg, short(s))
 	}
 	return n, nil
 }

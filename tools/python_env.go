@@ -12,20 +12,12 @@ type pythonArgs struct {
 	Action string `json:"action"`
 }
 
-// onlyAsks tells whether a call of a tool that can change something does not.
-func onlyAsks(c *call) bool {
-	if c.tool != "python_env" {
-		return false
-	}
-	a, err := decode[pythonArgs](c)
-	return err == nil && a.Action == "status"
-}
-
 // pythonEnv tells what Python scripts get. Packages cannot be asked for on a
 // host whose environment root is empty, and no request is taken that nobody
 // could fulfil.
 func (t *Tools) pythonEnv(c *call) (work, error) {
 	a, err := decode[pythonArgs](c)
+	c.asks = a.Action == "status"
 	return func(ctx context.Context) (Result, error) { return t.python(ctx, a) }, err
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"image"
 	"io"
@@ -23,6 +24,7 @@ type readArgs struct {
 	ByteOffset *int64 `json:"byte_offset"`
 	ByteLimit  int64  `json:"byte_limit"`
 	Encoding   string `json:"encoding"`
+	At         string `json:"at"`
 }
 
 // Limits of one page of read_file that are not settings.
@@ -40,18 +42,11 @@ func (t *Tools) readFile(c *call) (work, error) {
 	if err == nil {
 		err = a.check()
 	}
-	return t.besideScripts(func(context.Context) (Result, error) { return t.show(c, a) }), err
+	return func(context.Context) (Result, error) { return t.show(c, a) }, err
 }
 
 func (t *Tools) show(c *call, a readArgs) (Result, error) {
-	p, n, err := t.source(a.Path)
-	if err != nil {
-		return Result{}, err
-	}
-	if n.Kind == workspace.KindDir {
-		return Result{}, refuse(IsADirectory, "list_files shows what is in it", "%s is a directory", p)
-	}
-	f, err := t.cfg.Image.Open(p)
+	f, err := t.open(a)
 	if err != nil {
 		return Result{}, err
 	}
@@ -63,9 +58,60 @@ func (t *Tools) show(c *call, a readArgs) (Result, error) {
 	return res, err
 }
 
+// open finds the file, as it is or as it was.
+func (t *Tools) open(a readArgs) (*workspace.File, error) {
+	if a.At != "" {
+		return t.openAt(a)
+	}
+	p, n, err := t.source(a.Path)
+	if err != nil {
+		return nil, err
+	}
+	if n.Kind == workspace.KindDir {
+		return nil, refuse(IsADirectory, "list_files shows what is in it", "%s is a directory", p)
+	}
+	return t.cfg.Image.OpenNode(p, n)
+}
+
+// openAt finds the file that stood at the path after an older commit; it may be
+// gone by now.
+func (t *Tools) openAt(a readArgs) (*workspace.File, error) {
+	p, err := workspace.Clean(a.Path)
+	if err != nil {
+		return nil, err
+	}
+	seq, err := parseVersion("at", a.At)
+	if err != nil {
+		return nil, err
+	}
+	info, err := t.cfg.Image.Info()
+	if err != nil {
+		return nil, err
+	}
+	if seq > info.Seq {
+		return nil, refuse(NotFound, "leave at out to read what is there now", "there is no %s of this disk yet: its newest version is %s", version(seq), version(info.Seq))
+	}
+	f, err := t.cfg.Image.OpenAt(p, seq)
+	switch {
+	case errors.Is(err, workspace.ErrNotFound):
+		e := asError(err)
+		e.Sentence = fmt.Sprintf("at %s: %s", version(seq), e.Sentence)
+		e.Hint = "it was not there at that version, or the disk's history no longer reaches back so far; leave at out to read what is there now"
+		return nil, e
+	case errors.Is(err, workspace.ErrIsDirectory):
+		return nil, refuse(IsADirectory, "name a file that was in it", "at %s: %s is a directory", version(seq), p)
+	}
+	return f, err
+}
+
 // check checks that the arguments page one way.
 func (a readArgs) check() error {
 	byLines, byBytes := a.Offset != 0 || a.Limit != 0, a.ByteOffset != nil || a.ByteLimit != 0
+	if a.At != "" {
+		if _, err := parseVersion("at", a.At); err != nil {
+			return err
+		}
+	}
 	switch {
 	case byLines && byBytes:
 		return refuse(InvalidArgument, "page by lines (offset, limit) or by bytes (byte_offset, byte_limit)", "offset and byte_offset do not go together")
@@ -126,7 +172,7 @@ func (r reading) show(mime string) (Result, error) {
 		return Result{}, err
 	}
 	pic := Block{MIME: mime, Data: data}
-	line := fmt.Sprintf("[%s, %s]", pic.describe(), version(n.Version))
+	line := fmt.Sprintf("[%s, %s]", pic.describe(), r.version())
 	facts := r.facts(workspace.Page{Size: n.Size, Next: n.Size})
 	facts["mime"] = mime
 	return Result{Blocks: []Block{pic, {Text: line}}, Facts: facts}, nil
@@ -224,14 +270,13 @@ func (r reading) decode(page workspace.Page) (text, note string, err error) {
 
 // closing is the line that says what was shown and how to go on.
 func (r reading) closing(p workspace.Page, byLines bool, note string) string {
-	n := r.f.Node()
 	switch {
 	case p.Size == 0:
-		return fmt.Sprintf("[empty file, %s]", version(n.Version))
+		return fmt.Sprintf("[empty file, %s]", r.version())
 	case byLines && len(p.Data) == 0:
-		return fmt.Sprintf("[offset %d is past the end: the file has %s, %s]", r.args.Offset, plural(p.TotalLines, "line"), version(n.Version))
+		return fmt.Sprintf("[offset %d is past the end: the file has %s, %s]", r.args.Offset, plural(p.TotalLines, "line"), r.version())
 	case len(p.Data) == 0:
-		return fmt.Sprintf("[byte_offset is past the end: the file has %s, %s]", plural(p.Size, "byte"), version(n.Version))
+		return fmt.Sprintf("[byte_offset is past the end: the file has %s, %s]", plural(p.Size, "byte"), r.version())
 	}
 	var b strings.Builder
 	if byLines {
@@ -239,7 +284,7 @@ func (r reading) closing(p workspace.Page, byLines bool, note string) string {
 	} else {
 		fmt.Fprintf(&b, "[bytes %d-%d of ", p.Offset, p.Next-1)
 	}
-	fmt.Fprintf(&b, "%s, %s%s", plural(p.Size, "byte"), version(n.Version), note)
+	fmt.Fprintf(&b, "%s, %s%s", plural(p.Size, "byte"), r.version(), note)
 	if p.More {
 		b.WriteString("; next page: ")
 		b.WriteString(r.next(p, byLines))
@@ -247,13 +292,27 @@ func (r reading) closing(p workspace.Page, byLines bool, note string) string {
 	return b.String() + "]"
 }
 
+// version is which version is shown. A path that did not change for a while has
+// the same one at several versions of the disk.
+func (r reading) version() string {
+	v := version(r.f.Node().Version)
+	if r.args.At == "" {
+		return v
+	}
+	return v + " as it was at v" + strings.TrimPrefix(r.args.At, "v")
+}
+
 // next is the argument that shows the page after this one. A line longer than a
 // page can only be continued by bytes.
 func (r reading) next(p workspace.Page, byLines bool) string {
-	if byLines && bytes.HasSuffix(p.Data, []byte("\n")) {
-		return fmt.Sprintf(`"offset": %d`, p.LastLine+1)
+	at := ""
+	if r.args.At != "" {
+		at = fmt.Sprintf(`"at": %q, `, r.args.At)
 	}
-	return fmt.Sprintf(`"byte_offset": %d`, p.Next)
+	if byLines && bytes.HasSuffix(p.Data, []byte("\n")) {
+		return fmt.Sprintf(`%s"offset": %d`, at, p.LastLine+1)
+	}
+	return fmt.Sprintf(`%s"byte_offset": %d`, at, p.Next)
 }
 
 func (r reading) base64() (Result, error) {
@@ -282,6 +341,9 @@ func (r reading) facts(p workspace.Page) map[string]any {
 	f := map[string]any{"path": r.f.Path().String(), "bytes": n.Size, "version": version(n.Version), "sha256": hexDigest(n), "more": p.More}
 	if p.More {
 		f["next_byte_offset"] = p.Next
+	}
+	if r.args.At != "" {
+		f["at"] = "v" + strings.TrimPrefix(r.args.At, "v")
 	}
 	return f
 }

@@ -39,6 +39,8 @@ type Result struct {
 	Facts  map[string]any // the same, for programs
 	// Receipt is the call's last record in the audit log.
 	Receipt audit.Receipt
+
+	told *ending // of a script that ran
 }
 
 // OK tells whether the tool did what it was asked.

@@ -4,63 +4,55 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
 	"strings"
-	"time"
 
-	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
-	"github.com/mcp-vdisk/mcp-vdisk/workspace"
-	"github.com/mcp-vdisk/mcp-vdisk/workspace/live"
+	"github.com/oklog/ulid/v2"
 )
 
 type scriptArgs struct {
-	Language string   `json:"language"`
-	Source   *string  `json:"source"`
-	Path     string   `json:"path"`
-	Args     []string `json:"args"`
-	Stdin    string   `json:"stdin"`
-	TimeoutS int      `json:"timeout_s"`
-	Commit   string   `json:"commit"`
+	Language     string   `json:"language"`
+	Source       *string  `json:"source"`
+	Path         string   `json:"path"`
+	Args         []string `json:"args"`
+	Stdin        string   `json:"stdin"`
+	TimeoutS     int      `json:"timeout_s"`
+	Commit       string   `json:"commit"`
+	Job          *string  `json:"job"`
+	Cancel       bool     `json:"cancel"`
+	OutputOffset *int64   `json:"output_offset"`
 }
 
 // runScript runs a script on a copy-on-write view of the disk and saves what it
-// changed as one commit, or nothing.
+// changed as one commit, or nothing. With a job it asks for, stops or saves a run
+// that was started before.
 func (t *Tools) runScript(c *call) (work, error) {
 	a, err := decode[scriptArgs](c)
-	if err == nil {
-		err = t.checkScript(a)
+	switch {
+	case err != nil:
+		return nil, err
+	case a.Job != nil:
+		return t.aboutJob(c, a)
 	}
-	if err != nil {
+	if err := t.checkScript(a); err != nil {
 		return nil, err
 	}
 	if a.Source != nil { // the intent then says what is going to run
 		sum := sha256.Sum256([]byte(*a.Source))
 		c.source = hex.EncodeToString(sum[:])
 	}
-	return func(ctx context.Context) (Result, error) { return t.runAlone(ctx, c, a) }, nil
-}
-
-// runAlone waits for the script's turn and runs it.
-func (t *Tools) runAlone(ctx context.Context, c *call, a scriptArgs) (Result, error) {
-	// The answer is due a fixed time after the receipt, the queue included.
-	due := c.started.Add(MaxScript)
-	waiting, stop := context.WithTimeout(ctx, t.cfg.Limits.Queue)
-	done, err := t.gate.script(waiting)
-	stop()
-	if err != nil {
-		if ctx.Err() != nil {
-			return Result{}, context.Cause(ctx)
-		}
-		return Result{}, refuse(Busy, "try again when it has ended; one script runs at a time", "another script has been running on this disk for the last %s", t.cfg.Limits.Queue)
-	}
-	defer done()
-	s := script{t: t, c: c, args: a, due: due}
-	return s.run(ctx)
+	c.script = &script{t: t, c: c, args: a}
+	return nil, nil
 }
 
 // checkScript checks how the arguments go together and how large they are.
 func (t *Tools) checkScript(a scriptArgs) error {
 	switch {
+	case a.Cancel:
+		return refuse(InvalidArgument, `name the job to stop, as in {"job":"…","cancel":true}`, "cancel: goes only with job")
+	case a.OutputOffset != nil:
+		return refuse(InvalidArgument, `name the job, as in {"job":"…","output_offset":0}`, "output_offset: goes only with job")
+	case a.Language == "":
+		return refuse(InvalidArgument, `give language, "python" or "bash", with source or path; or job for a script that was started before`, "language: is missing")
 	case (a.Source == nil) == (a.Path == ""):
 		return refuse(InvalidArgument, "give the script's text in source, or name a script file in path", "give either source or path")
 	case a.Source != nil && int64(len(*a.Source)) > t.cfg.Limits.SourceBytes:
@@ -92,215 +84,50 @@ func total(list []string) (n int) {
 	return n
 }
 
-// script is one run_script call that has its turn.
-type script struct {
-	t    *Tools
-	c    *call
-	args scriptArgs
-	due  time.Time
-
-	spec  sandboxrun.Run
-	live  *live.Generation // what the script sees, held while it runs
-	base  uint64           // its commit
-	quota int64            // bytes that the disk may hold
-	stage *workspace.Stage
-	diff  []workspace.Change
-	bytes int64 // of the files in it
-	bad   error // why the diff cannot be committed, whatever the outcome
-	res   sandboxrun.Result
+// aboutJob is a call about a run that was started before.
+func (t *Tools) aboutJob(c *call, a scriptArgs) (work, error) {
+	if err := a.checkJob(); err != nil {
+		return nil, err
+	}
+	id, err := ulid.ParseStrict(*a.Job)
+	if err != nil {
+		return nil, refuse(InvalidArgument, "give it as a result of run_script showed it", "job: %q is no id of a job", short(*a.Job))
+	}
+	job := id.String()
+	switch {
+	case a.Cancel:
+		return func(ctx context.Context) (Result, error) { return t.cancelJob(ctx, c, job) }, nil
+	case a.Commit != "":
+		return func(ctx context.Context) (Result, error) { return t.saveJob(ctx, c, job) }, nil
+	}
+	from := int64(0)
+	if a.OutputOffset != nil {
+		from = *a.OutputOffset
+	}
+	c.asks = true
+	return func(ctx context.Context) (Result, error) { return t.awaitJob(ctx, c, job, from) }, nil
 }
 
-// run runs it and decides what becomes of its changes.
-func (s *script) run(ctx context.Context) (Result, error) {
-	if err := s.prepare(ctx); err != nil {
-		return Result{}, err
+// checkJob checks what goes with a job.
+func (a scriptArgs) checkJob() error {
+	for _, other := range []struct {
+		name  string
+		given bool
+	}{
+		{"language", a.Language != ""}, {"source", a.Source != nil}, {"path", a.Path != ""}, {"args", a.Args != nil},
+		{"stdin", a.Stdin != ""}, {"timeout_s", a.TimeoutS != 0},
+	} {
+		if other.given {
+			return refuse(InvalidArgument, "leave job out to start another script", "%s: does not go with job, which names a script that was started before", other.name)
+		}
 	}
-	defer s.live.Release()
-	s.stage = s.t.cfg.Image.Stage(ctx)
-	defer s.stage.Discard()
-	res, err := s.t.cfg.Box.Run(ctx, s.spec, s.collect)
-	if err != nil {
-		return Result{}, err
-	}
-	s.res = res
-	s.c.out.Outcome, s.c.out.Exit = string(res.Outcome), exitOf(res)
-	return s.settle(ctx), nil
-}
-
-func exitOf(r sandboxrun.Result) *int {
-	if r.Outcome != sandboxrun.Exited {
-		return nil
-	}
-	code := r.ExitCode
-	return &code
-}
-
-// prepare pins a view equal to the disk and builds the command.
-func (s *script) prepare(ctx context.Context) error {
-	if s.t.cfg.Box == nil || s.t.cfg.Live == nil {
-		return sandboxError(sandboxrun.ErrUnavailable, SandboxUnavailable, "scripts cannot run here")
-	}
-	argv, data, err := s.command()
-	if err != nil {
-		return err
-	}
-	info, err := s.t.cfg.Image.Info()
-	if err != nil {
-		return err
-	}
-	s.quota = info.QuotaBytes
-	if s.live, err = s.t.cfg.Live.Pin(ctx); err != nil {
-		return err
-	}
-	s.base = s.live.Seq()
-	limits := s.t.cfg.Limits.Script
-	limits.Timeout = s.timeout()
-	s.spec = sandboxrun.Run{
-		Lower: s.live.Dir(), Argv: argv, Data: data, Limits: limits,
-		Env: []string{"PYTHONDONTWRITEBYTECODE=1", "PYTHONUNBUFFERED=1"},
-	}
-	if s.args.Stdin != "" {
-		s.spec.Stdin = strings.NewReader(s.args.Stdin)
+	switch {
+	case a.Cancel && a.Commit != "":
+		return refuse(InvalidArgument, "stop the job first, or save the changes of one that has ended", "cancel and commit do not go together")
+	case (a.Cancel || a.Commit != "") && a.OutputOffset != nil:
+		return refuse(InvalidArgument, "leave output_offset out", "output_offset: goes only with waiting for a job")
+	case a.Commit != "" && a.Commit != "always":
+		return refuse(InvalidArgument, `commit:"always" saves what the job did not`, "commit: with job only \"always\" has a meaning")
 	}
 	return nil
-}
-
-// timeout is how long the script may run: as long as was asked for and as is
-// left until the answer is due, but a second at least.
-func (s *script) timeout() time.Duration {
-	d := s.t.cfg.Limits.Script.Timeout
-	if s.args.TimeoutS > 0 {
-		d = min(d, time.Duration(s.args.TimeoutS)*time.Second)
-	}
-	return min(d, max(s.due.Sub(s.t.now()), time.Second))
-}
-
-// Where the source of a script that is no file of the disk lies in the sandbox.
-const (
-	pythonSource = "/run/vdisk/source.py"
-	bashSource   = "/run/vdisk/source.sh"
-)
-
-// asIfInWorkspace runs the source as if it were a file in /workspace: that
-// directory is first on sys.path, and the globals are those of a main module.
-const asIfInWorkspace = `import sys
-sys.argv[0] = __file__ = "` + pythonSource + `"
-sys.path[0] = "/workspace"
-with open(__file__, "rb") as f:
-    source = f.read()
-del f, sys
-exec(compile(globals().pop("source"), __file__, "exec"))
-`
-
-// command is what runs in the sandbox and the data bound into it.
-func (s *script) command() ([]string, []sandboxrun.Data, error) {
-	python := s.t.cfg.Python.Path()
-	if s.args.Language == "python" && python == "" {
-		return nil, nil, refuse(NotReady, "use language \"bash\", or tell the person to install Python 3 below /usr", "there is no Python on this host that the sandbox can see")
-	}
-	if s.args.Path != "" {
-		return s.fileCommand(python)
-	}
-	if s.args.Language == "bash" {
-		return append([]string{"/bin/bash", "--noprofile", "--norc", bashSource}, s.args.Args...),
-			[]sandboxrun.Data{{Path: bashSource, Mode: 0o444, Bytes: []byte(*s.args.Source)}}, nil
-	}
-	return append([]string{python, "-s", "-c", asIfInWorkspace}, s.args.Args...),
-		[]sandboxrun.Data{{Path: pythonSource, Mode: 0o444, Bytes: []byte(*s.args.Source)}}, nil
-}
-
-// fileCommand runs a file of the disk in place.
-func (s *script) fileCommand(python string) ([]string, []sandboxrun.Data, error) {
-	p, n, err := s.t.source(s.args.Path)
-	if err != nil {
-		return nil, nil, err
-	}
-	if n.Kind == workspace.KindDir {
-		return nil, nil, refuse(IsADirectory, "name a script file in it", "%s is a directory", p)
-	}
-	s.c.source = hexDigest(n)
-	// The real path of the file: it names the file also when its name is not
-	// plain, and it cannot be taken for an option.
-	file := workspace.Mount + "/" + p.Rel()
-	if s.args.Language == "bash" {
-		return append([]string{"/bin/bash", "--noprofile", "--norc", file}, s.args.Args...), nil, nil
-	}
-	return append([]string{python, "-s", file}, s.args.Args...), nil, nil
-}
-
-// collect turns one entry of the overlay's upper directory into a change of the
-// image. An entry that the image may not hold spoils the commit, not the run.
-func (s *script) collect(ch sandboxrun.Change) error {
-	p, err := workspace.FromBytes(ch.Path)
-	if err != nil {
-		s.spoil(err)
-	}
-	if s.bad != nil { // nothing can be committed any more
-		return nil
-	}
-	w := workspace.Change{Path: p, Mode: ch.Mode | workspace.ModeSet, ModTime: ch.ModTime, Replace: true, Recursive: true}
-	switch ch.Kind {
-	case sandboxrun.Removed:
-		w.Op = workspace.OpRemove
-	case sandboxrun.Dir, sandboxrun.OpaqueDir:
-		w.Op, w.Opaque = workspace.OpMkdir, ch.Kind == sandboxrun.OpaqueDir
-	case sandboxrun.Symlink:
-		w.Op, w.Target = workspace.OpSymlink, string(ch.Target)
-	case sandboxrun.File:
-		w.Op = workspace.OpPut
-		// Sparse files and second links cost a script nothing, so the sizes
-		// are checked before anything is read.
-		if s.bytes += ch.Size; s.bytes > s.quota {
-			s.spoil(&workspace.Error{Op: "commit", Path: p, Kind: workspace.ErrQuota, Detail: "what the script wrote is larger than the disk"})
-			return nil
-		}
-		if w.Content, err = s.stage.Add(ch.Body); err != nil {
-			s.spoil(err)
-			return nil
-		}
-	default:
-		return fmt.Errorf("unknown kind of change %v", ch.Kind)
-	}
-	s.diff = append(s.diff, w)
-	return nil
-}
-
-// spoil keeps the first reason why the changes cannot be committed.
-func (s *script) spoil(err error) {
-	if s.bad == nil {
-		s.bad = err
-	}
-}
-
-// settle commits the changes or says what was dropped.
-func (s *script) settle(ctx context.Context) Result {
-	save := s.args.Commit == "always" || s.args.Commit != "never" && s.success()
-	txn := workspace.Txn{
-		Message: "run_script " + s.args.Language, Base: s.base, Stage: s.stage, Changes: s.diff, DryRun: !save,
-	}
-	err := s.bad
-	var done workspace.Commit
-	if err == nil {
-		done, err = s.t.commit(ctx, s.c, txn)
-	}
-	rep := report{s: s, effects: done.Effects, saved: save && err == nil, seq: done.Seq}
-	if !save { // only told: nothing was to be saved
-		rep.barred = err
-		if err == nil {
-			rep.barred = s.t.cfg.Policy.admit(done.Effects)
-		}
-	}
-	rep.log()
-	if err == nil || !save {
-		return rep.result()
-	}
-	e := asError(err)
-	e.Sentence = fmt.Sprintf("nothing was saved (%s): %s", rep.ending(), e.Sentence)
-	r := errorResult(e, rep.output()...)
-	r.Facts = rep.facts()
-	return r
-}
-
-func (s *script) success() bool {
-	return s.res.Outcome == sandboxrun.Exited && s.res.ExitCode == 0
 }

@@ -424,52 +424,24 @@ func TestNothingOutsideStays(t *testing.T) {
 	}
 }
 
-// TestBusy: a script waits for what runs and then gets its turn, or BUSY.
+// TestBusy: a script waits for its turn, or is BUSY.
 func TestBusy(t *testing.T) {
-	d := setup{config: func(c *Config) { c.Limits.Queue = 30 * time.Millisecond }}.scripted(t)
-	release, err := d.gate.script(t.Context())
+	d := setup{config: func(c *Config) { c.Limits.Queue, c.Limits.Scripts = 30*time.Millisecond, 1 }}.scripted(t)
+	leave, err := d.jobs.turns.take(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	head := d.head()
-	wantText(t, d.fails(Busy, "run_script", args{"language": "bash", "source": "echo x >x"}), "another script has been running", "30ms")
+	wantText(t, d.fails(Busy, "run_script", args{"language": "bash", "source": "echo x >x"}), "as many scripts as may run", "30ms", "job ")
 	if d.head() != head {
 		t.Error("the script ran")
 	}
-	// A file tool waits for as long as its caller does.
-	short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	for tool, a := range map[string]args{
-		"write_file": {"path": "a", "content": "x"}, "read_file": {"path": "a"}, "list_files": nil, "make_directory": {"path": "d"}, "delete_file": {"path": "a"},
-	} {
-		if r := d.Call(short, tool, rawJSON(t, a)); r.OK() || r.Err.Code != Busy {
-			t.Errorf("%s: %s", tool, r)
-		}
+	// File tools wait for nothing.
+	for _, tool := range []string{"write_file", "read_file", "list_files", "make_directory", "delete_file"} {
+		d.ok(tool, good[tool])
 	}
-	release()
-	d.seen = d.records(audit.Query{Reverse: true, Limit: 1})[0].N
+	leave()
 	wantText(t, d.bash("echo x >x").String(), "SAVED")
-}
-
-// TestFileToolsWait: what is called while a script runs sees the disk after it.
-func TestFileToolsWait(t *testing.T) {
-	d := newScripted(t)
-	d.write("a", "before")
-	script := make(chan Result)
-	go func() {
-		script <- d.Call(t.Context(), "run_script", rawJSON(t, args{"language": "bash", "source": "sleep 0.5; echo -n after >a"}))
-	}()
-	for d.gate.disk.TryAcquire(1) { // until the script has its turn
-		d.gate.disk.Release(1)
-	}
-	start := time.Now()
-	got := d.Call(t.Context(), "read_file", rawJSON(t, args{"path": "a"}))
-	if r := <-script; !r.OK() {
-		t.Fatal(r)
-	}
-	if !strings.HasPrefix(got.String(), "after\n") {
-		t.Errorf("read %s, after %s", got, time.Since(start))
-	}
 }
 
 // TestCancel: a cancelled call ends soon, changes nothing and is in the log.
@@ -477,15 +449,8 @@ func TestCancel(t *testing.T) {
 	d := newScripted(t)
 	d.write("a", "a")
 	before := d.tree()
-	started := make(chan struct{})
-	go func() {
-		for d.gate.disk.TryAcquire(1) {
-			d.gate.disk.Release(1)
-		}
-		close(started)
-	}()
 	ctx, cancel := context.WithCancelCause(t.Context())
-	go func() { <-started; cancel(errCancelled) }()
+	go func() { d.running(1); cancel(errCancelled) }()
 	start := time.Now()
 	r := d.Call(ctx, "run_script", rawJSON(t, args{"language": "bash", "source": "echo b >a; sleep 60"}))
 	if took := time.Since(start); took > 5*time.Second {
@@ -510,52 +475,29 @@ func TestCancel(t *testing.T) {
 	d.verify()
 }
 
-// TestBudget: the answer is due 45 s after the receipt, so a script that had to
-// wait gets what is left, and a second at least.
-func TestBudget(t *testing.T) {
-	begin := time.Unix(1_000_000, 0)
+// TestTimeout: how long a script may run.
+func TestTimeout(t *testing.T) {
 	for _, c := range []struct {
-		name         string
-		limit, asked time.Duration
-		waited       time.Duration
-		want         time.Duration
+		name              string
+		limit, max, asked time.Duration
+		want              time.Duration
 	}{
-		{"default", 0, 0, 0, 45 * time.Second},
-		{"asked for", 0, 7 * time.Second, 0, 7 * time.Second},
-		{"waited", 0, 0, 10 * time.Second, 35 * time.Second},
-		{"waited, asked for less", 0, 7 * time.Second, 10 * time.Second, 7 * time.Second},
-		{"waited too long", 0, 0, 50 * time.Second, time.Second},
-		{"limit of the operator", 5 * time.Second, 45 * time.Second, 0, 5 * time.Second},
-		{"limit over the most", 600 * time.Second, 0, 0, 45 * time.Second},
+		{"default", 0, 0, 0, 600 * time.Second},
+		{"asked for", 0, 0, 7 * time.Second, 7 * time.Second},
+		{"asked for the most", 0, 0, time.Hour, time.Hour},
+		{"default of the operator", 5 * time.Second, 0, 0, 5 * time.Second},
+		{"asked for more than the default", 5 * time.Second, 0, 9 * time.Second, 9 * time.Second},
+		{"limit of the operator", 0, 5 * time.Second, time.Hour, 5 * time.Second},
+		{"limit below the default", 0, 5 * time.Second, 0, 5 * time.Second},
+		{"limit over the most", 0, 100 * time.Hour, time.Hour, time.Hour},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			l := Limits{Script: sandboxrun.Limits{Timeout: c.limit}}.withDefaults()
-			s := script{
-				t:    &Tools{cfg: Config{Limits: l}, now: func() time.Time { return begin.Add(c.waited) }},
-				args: scriptArgs{TimeoutS: int(c.asked / time.Second)}, due: begin.Add(MaxScript),
-			}
+			l := Limits{Script: sandboxrun.Limits{Timeout: c.limit}, MaxTimeout: c.max}.withDefaults()
+			s := script{t: &Tools{cfg: Config{Limits: l}}, args: scriptArgs{TimeoutS: int(c.asked / time.Second)}}
 			if got := s.timeout(); got != c.want {
 				t.Errorf("%s, want %s", got, c.want)
 			}
 		})
-	}
-}
-
-// TestBudgetHeld: a script that got its turn late is ended in time.
-func TestBudgetHeld(t *testing.T) {
-	d := newScripted(t)
-	clock, first := d.now, true
-	d.now = func() time.Time { // everything after the receipt is 44.9 s later
-		if first {
-			first = false
-			return clock()
-		}
-		return clock().Add(44900 * time.Millisecond)
-	}
-	start := time.Now()
-	wantText(t, d.bash("echo begin; echo x >x; sleep 60").String(), "NOT SAVED (timed out after 1s", "stdout:\nbegin")
-	if took := time.Since(start); took > 5*time.Second {
-		t.Errorf("took %s", took)
 	}
 }
 

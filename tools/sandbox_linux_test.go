@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/mcp-vdisk/mcp-vdisk/pyenv"
 	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
@@ -68,4 +69,34 @@ func (d *disk) script(a args) Result {
 		d.t.Fatalf("run_script %s: %s", shorten(a), r)
 	}
 	return r
+}
+
+// running waits until so many scripts run in their sandboxes.
+func (d *disk) running(n int) {
+	d.until("scripts run", func() bool {
+		n := n
+		d.jobs.mu.Lock()
+		defer d.jobs.mu.Unlock()
+		for _, j := range d.jobs.all {
+			j.mu.Lock()
+			if !j.over && j.phase == "" {
+				n--
+			}
+			j.mu.Unlock()
+		}
+		return n <= 0
+	})
+}
+
+// until asks again and again until cond holds.
+func (d *disk) until(what string, cond func() bool) {
+	d.t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(20 * time.Second); !cond(); <-tick.C {
+		if time.Now().After(end) {
+			d.t.Errorf("not in time: %s", what)
+			return
+		}
+	}
 }

@@ -2,13 +2,13 @@ package tools
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/mcp-vdisk/mcp-vdisk/audit"
@@ -24,84 +24,101 @@ const (
 
 // report tells what came of a script.
 type report struct {
+	change
 	s       *script
-	effects []workspace.Effect
+	asked   bool // its changes were to be saved
 	saved   bool
-	seq     uint64
-	barred  error // why the changes could not have been saved, though nobody asked to
+	kept    bool // they can be saved later
+	tooMuch bool // they were too much for that
 }
 
-func (r report) result() Result {
-	lines := append([]string{r.headline()}, r.remedy()...)
-	lines = append(lines, r.output()...)
-	if hint := r.moduleHint(); hint != "" {
-		lines = append(lines, hint)
+// result tells it all; err is why the changes were not saved, or could not have
+// been.
+func (r report) result(err error) Result {
+	r.log()
+	told := &ending{last: r.last(), tail: append(r.lines(), r.notes()...)}
+	var failed *Error
+	if err != nil && r.asked {
+		failed, told.head = r.failure(err)
+	} else {
+		told.head = append([]string{r.headline(err)}, barred(err)...)
+		told.remedy = r.remedy(err)
 	}
-	if p, ok := r.worthGetting(); ok {
-		lines = append(lines, r.s.t.getLine(p))
+	res := textResult(r.facts(), slices.Concat(told.head, told.remedy, r.output(told.tail), told.tail)...)
+	res.Err, res.told = failed, told
+	return res
+}
+
+// failure is the error of changes that were to be saved and were not.
+func (r report) failure(err error) (*Error, []string) {
+	e, list := asError(err), []string(nil)
+	var clash *conflict
+	switch {
+	case errors.As(err, &clash):
+		if e, list = r.s.t.clashed(r.s.job, clash, r.s.ending()); r.tooMuch {
+			e.Hint = tooMuch
+		}
+	case e.Code == Cancelled:
+	default:
+		e.Sentence = fmt.Sprintf("nothing was saved (%s): %s", r.s.ending(), e.Sentence)
+		if r.kept {
+			e.Hint += "; " + r.saveLater()
+		}
 	}
-	return textResult(r.facts(), lines...)
+	head := []string{e.Error()}
+	if e.Hint != "" {
+		head = append(head, "hint: "+e.Hint)
+	}
+	return e, append(head, list...)
 }
 
 // headline says first whether the changes are on the disk.
-func (r report) headline() string {
+func (r report) headline(barred error) string {
 	took := r.s.res.Duration.Round(10 * time.Millisecond)
 	changed := r.changed()
 	switch {
 	case r.saved && changed > 0:
-		return fmt.Sprintf("SAVED as %s (%s, %s): %s", version(r.seq), r.ending(), took, r.counts())
+		return fmt.Sprintf("SAVED as %s (%s, %s): %s", version(r.seq), r.s.ending(), took, r.counts())
 	case changed > 0:
-		return fmt.Sprintf("NOT SAVED (%s, %s): %s", r.ending(), took, r.counts())
-	case r.barred != nil:
-		return fmt.Sprintf("NOT SAVED (%s, %s)", r.ending(), took)
+		return fmt.Sprintf("NOT SAVED (%s, %s): %s", r.s.ending(), took, r.counts())
+	case barred != nil:
+		return fmt.Sprintf("NOT SAVED (%s, %s)", r.s.ending(), took)
 	case r.s.success():
-		return fmt.Sprintf("%s, %s; nothing changed on the disk", r.ending(), took)
+		return fmt.Sprintf("%s, %s; nothing changed on the disk", r.s.ending(), took)
 	}
-	return fmt.Sprintf("FAILED (%s, %s); nothing changed on the disk", r.ending(), took)
+	return fmt.Sprintf("FAILED (%s, %s); nothing changed on the disk", r.s.ending(), took)
 }
 
-// ending is the outcome in words.
-func (r report) ending() string {
-	res := r.s.res
-	switch res.Outcome {
-	case sandboxrun.Exited:
-		return fmt.Sprintf("exit %d", res.ExitCode)
-	case sandboxrun.Signaled:
-		return "killed by " + res.Signal
-	case sandboxrun.TimedOut:
-		return "timed out after " + r.s.spec.Limits.Timeout.Round(10*time.Millisecond).String()
-	case sandboxrun.OutputLimit:
-		return "killed: more than " + size(r.s.spec.Limits.OutputMax) + " of output"
-	case sandboxrun.DiskLimit:
-		how := "killed"
-		if res.ExitCode >= 0 {
-			how = fmt.Sprintf("exit %d", res.ExitCode)
-		}
-		return fmt.Sprintf("%s, out of disk: at most %s and %s may be written in one run", how,
-			size(r.s.spec.Limits.WriteBytes), plural(r.s.spec.Limits.WriteFiles, "file"))
+// barred says why changes could not have been saved though nobody asked to.
+func barred(err error) []string {
+	if err == nil {
+		return nil
 	}
-	return strings.ReplaceAll(string(res.Outcome), "_", " ")
+	e := asError(err)
+	return []string{fmt.Sprintf("note: its changes could not have been saved either: %s", e), "hint: " + e.Hint}
 }
 
 // remedy says how to keep what was dropped.
-func (r report) remedy() []string {
-	if r.barred != nil {
-		e := asError(r.barred)
-		return []string{fmt.Sprintf("note: its changes could not have been saved either: %s", e), "hint: " + e.Hint}
+func (r report) remedy(barred error) []string {
+	switch {
+	case r.kept:
+		return []string{"hint: " + r.saveLater()}
+	case r.tooMuch:
+		return []string{"hint: " + tooMuch}
 	}
-	if r.saved || r.changed() == 0 {
-		return nil
-	}
-	if r.s.args.Commit == "never" {
-		return []string{`hint: commit was "never"; run it again without that to save`}
-	}
-	return []string{`hint: only exit 0 saves; to save whatever a script leaves, run it again with commit:"always"`}
+	return nil
 }
 
+func (r report) saveLater() string {
+	return fmt.Sprintf(`the changes are kept for %s; run_script {"job":%q,"commit":"always"} saves them`, inWords(r.s.t.cfg.Limits.KeepJobs), r.s.job.id)
+}
+
+const tooMuch = `these changes are too much to be kept; run the script again with commit:"always" to save whatever it leaves`
+
 // changed counts the paths that differ by more than their time.
-func (r report) changed() int64 {
+func (c change) changed() int64 {
 	var n int64
-	for _, e := range r.effects {
+	for _, e := range c.effects {
 		if e.What != workspace.Touched {
 			n++
 		}
@@ -113,11 +130,11 @@ func (r report) changed() int64 {
 // last: it is counted and never listed.
 var changeOrder = []workspace.EffectKind{workspace.Created, workspace.Modified, workspace.Deleted, workspace.Mode, workspace.Touched}
 
-func (r report) counts() string {
+func (c change) counts() string {
 	var parts []string
 	for _, kind := range changeOrder {
 		n := 0
-		for _, e := range r.effects {
+		for _, e := range c.effects {
 			if e.What == kind {
 				n++
 			}
@@ -129,20 +146,19 @@ func (r report) counts() string {
 	return strings.Join(parts, ", ")
 }
 
-// output is what the script printed, then what it changed, together within
-// MaxText.
-func (r report) output() []string {
-	paths := r.paths()
-	left := MaxText - 1500
-	for _, l := range paths {
+// output is what the script printed: of a long output the beginning and the
+// end. Together with the other lines it stays within MaxText.
+func (r report) output(tail []string) []string {
+	left := MaxText - 2000
+	for _, l := range tail {
 		left -= len(l) + 1
 	}
 	out, errs := r.s.res.Stdout, r.s.res.Stderr
 	// Standard error is what explains a failure: it keeps at least a third.
 	errRoom := max(left/3, left-len(out.Text)-cutLine)
-	errText := excerptOutput(errs, errRoom)
-	outText := excerptOutput(out, left-len(errText))
-	var lines []string
+	errText, errHead := excerptOutput(errs, errRoom)
+	outText, outHead := excerptOutput(out, left-len(errText))
+	lines := r.s.job.rest(outHead, errHead)
 	if outText != "" {
 		lines = append(lines, "stdout:", outText)
 	}
@@ -152,13 +168,65 @@ func (r report) output() []string {
 	if len(lines) == 0 && r.changed() == 0 {
 		lines = append(lines, "(no output)")
 	}
-	lines = append(lines, paths...)
+	return lines
+}
+
+// rest says how to read what was left out of both streams, of which so many
+// bytes of the beginning are shown; -1 is all.
+func (j *job) rest(out, errs int) []string {
+	first := int64(-1)
+	for s, head := range map[sandboxrun.Stream]int{sandboxrun.Stdout: out, sandboxrun.Stderr: errs} {
+		if head < 0 {
+			continue
+		}
+		at, err := j.out.offset(s, int64(head))
+		if err != nil {
+			return nil
+		}
+		if first < 0 || at < first {
+			first = at
+		}
+	}
+	if first < 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf(`hint: the output is cut; run_script {"job":%q,"output_offset":%d} shows what is left out, page by page`, j.id, first)}
+}
+
+// maxLast is how much of a stream's end is told where the transcript ends earlier.
+const maxLast = 2000
+
+// last are the ends of streams that are not in the transcript.
+func (r report) last() []string {
+	if _, lost := r.s.job.out.length(); lost == 0 {
+		return nil
+	}
+	var lines []string
+	for s, o := range []sandboxrun.Output{r.s.res.Stdout, r.s.res.Stderr} {
+		text := cleanOutput(o.Text)
+		if text = text[cutAt(text, max(len(text)-maxLast, 0)):]; text != "" {
+			lines = append(lines, "the end of "+streamNames[s]+":", strings.TrimSuffix(text, "\n"))
+		}
+	}
+	return lines
+}
+
+// notes are what is said behind the changed paths.
+func (r report) notes() []string {
+	var lines []string
 	if n := r.s.res.Skipped; len(n) > 0 {
 		var kinds []string
 		for _, k := range slices.Sorted(maps.Keys(n)) {
 			kinds = append(kinds, plural(int64(n[k]), k))
 		}
 		lines = append(lines, "not kept, a disk holds only files, directories and links: "+strings.Join(kinds, ", "))
+	}
+	if hint := r.moduleHint(); hint != "" {
+		lines = append(lines, hint)
+	}
+	lines = append(lines, r.s.job.line())
+	if p, ok := r.worthGetting(); ok && r.saved {
+		lines = append(lines, r.s.t.getLine(p))
 	}
 	return lines
 }
@@ -167,15 +235,16 @@ func (r report) output() []string {
 const cutLine = 200
 
 // excerptOutput shows the beginning and the end of a stream in about room bytes,
-// with a line between them that counts what is left out.
-func excerptOutput(o sandboxrun.Output, room int) string {
-	text, room := cleanOutput(o.Text), max(room, 0)
-	if len(text) > room {
-		head, tail := cutAt(text, room*3/4), cutAt(text, len(text)-room/4)
-		text = fmt.Sprintf("%s\n[… %s of %s left out; let the script write long output to a file, and page through that with read_file …]\n%s",
-			text[:head], size(o.Total-int64(head+len(text)-tail)), size(o.Total), text[tail:])
+// with a line between them that counts what is left out. head is how much of the
+// beginning is shown, -1 for all.
+func excerptOutput(o sandboxrun.Output, room int) (text string, head int) {
+	text, room = cleanOutput(o.Text), max(room, 0)
+	if len(text) <= room {
+		return strings.TrimRight(text, "\n"), -1
 	}
-	return strings.TrimRight(text, "\n")
+	head, tail := cutAt(text, room*3/4), cutAt(text, len(text)-room/4)
+	text = fmt.Sprintf("%s\n[… %s of %s left out …]\n%s", text[:head], size(o.Total-int64(head+len(text)-tail)), size(o.Total), text[tail:])
+	return strings.TrimRight(text, "\n"), head
 }
 
 // cutAt moves a place in a text back to the border of a character.
@@ -186,11 +255,12 @@ func cutAt(s string, at int) int {
 	return at
 }
 
-func (r report) paths() []string {
+// lines list what changed.
+func (c change) lines() []string {
 	lines := []string{"changed:"}
 	room, left := maxChangeText, int64(0)
 	for _, kind := range changeOrder[:len(changeOrder)-1] {
-		for _, e := range r.effects {
+		for _, e := range c.effects {
 			if e.What != kind {
 				continue
 			}
@@ -223,24 +293,6 @@ func changeLine(e workspace.Effect) string {
 	return line
 }
 
-// ansi matches terminal control sequences: CSI, control strings such as OSC, and
-// the shorter escapes (ECMA-48 §5.3–5.6, ECMA-35 §13.2).
-var ansi = regexp.MustCompile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|[\\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\\\)|[ -/]*[0-~])")
-
-// cleanOutput makes a script's output safe to show: valid UTF-8, without
-// terminal escapes and control characters. A line that a progress bar wrote over
-// becomes lines of its own.
-func cleanOutput(b []byte) string {
-	s := strings.ToValidUTF8(string(ansi.ReplaceAll(b, nil)), "�")
-	s = strings.ReplaceAll(strings.ReplaceAll(s, "\r\n", "\n"), "\r", "\n")
-	return strings.Map(func(c rune) rune {
-		if unicode.IsControl(c) && c != '\n' && c != '\t' {
-			return -1
-		}
-		return c
-	}, s)
-}
-
 var missingModule = regexp.MustCompile(`ModuleNotFoundError: No module named '([A-Za-z0-9_.]+)'`)
 
 // moduleHint names the way to a package that the script lacked.
@@ -255,13 +307,10 @@ func (r report) moduleHint() string {
 
 // worthGetting is what a person would take out of the disk: the one file that
 // was made or changed, or the directory that holds all of them.
-func (r report) worthGetting() (workspace.Path, bool) {
+func (c change) worthGetting() (workspace.Path, bool) {
 	var common workspace.Path
 	found := false
-	if !r.saved {
-		return common, false
-	}
-	for _, e := range r.effects {
+	for _, e := range c.effects {
 		if e.After == nil || e.After.Kind == workspace.KindDir || e.What == workspace.Touched {
 			continue
 		}

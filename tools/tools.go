@@ -7,11 +7,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sync/semaphore"
 
 	"github.com/mcp-vdisk/mcp-vdisk/audit"
 	"github.com/mcp-vdisk/mcp-vdisk/pyenv"
@@ -21,7 +20,8 @@ import (
 )
 
 // Config says which disk the tools work on and within what limits. The caller
-// owns what it hands in and closes it after the last call returned.
+// owns what it hands in and closes it after [Tools.Close], when the last call has
+// returned.
 type Config struct {
 	Image *workspace.Image
 	// Live is the directory that scripts see, Box what they run in, Python the
@@ -30,6 +30,11 @@ type Config struct {
 	Live   *live.View
 	Box    *sandboxrun.Runner
 	Python *pyenv.Env
+
+	// Scratch is a directory for what scripts print, when that is more than
+	// memory should hold; a process that dies leaves nothing in it. Empty is the
+	// system's temporary directory.
+	Scratch string
 
 	Log    *audit.Log
 	Policy Policy
@@ -50,34 +55,53 @@ type Limits struct {
 	ReadLines   int64 // lines of one page of read_file; 2,000
 	ReadChars   int   // bytes of one page unless asked otherwise, so as many characters at most; 40,000
 	ListEntries int   // entries of one page of list_files; 200
-	// Script bounds a script; its Timeout is default and maximum of timeout_s.
-	Script sandboxrun.Limits
-	// Queue is how long a script waits for the one before it; 10 s.
-	Queue time.Duration
+	// Script bounds a script; its Timeout, 600 s, is what a call gets that does
+	// not ask for another.
+	Script     sandboxrun.Limits
+	MaxTimeout time.Duration // largest timeout_s; 1 h, which it cannot pass
+	// Scripts is how many run at once; 4. ScriptMemory bounds what they may take
+	// together in bytes of memory for what they write; a quarter of this host's. One
+	// always runs. A further one waits for Queue, 10 s.
+	Scripts      int
+	ScriptMemory int64
+	Queue        time.Duration
+	// Answer is when a call of run_script is answered at the latest, counted from
+	// its receipt; 45 s. Negative: whenever the script has ended.
+	Answer time.Duration
+	// KeepJobs is how long the result of a script, its output and changes that
+	// were not saved are kept after its end; 1 h.
+	KeepJobs time.Duration
 }
 
 func (l Limits) withDefaults() Limits {
-	def := func(v *int64, d int64) {
-		if *v == 0 {
-			*v = d
-		}
-	}
 	def(&l.WriteBytes, 4<<20)
 	def(&l.SourceBytes, 1<<20)
 	def(&l.StdinBytes, 4<<20)
 	def(&l.ReadLines, 2000)
-	if l.ReadChars == 0 {
-		l.ReadChars = MaxText
-	}
-	if l.ListEntries == 0 {
-		l.ListEntries = 200
+	def(&l.ReadChars, MaxText)
+	def(&l.ListEntries, 200)
+	def(&l.MaxTimeout, MaxScript)
+	def(&l.Scripts, 4)
+	def(&l.Queue, 10*time.Second)
+	def(&l.Answer, 45*time.Second)
+	def(&l.KeepJobs, time.Hour)
+	if l.ScriptMemory == 0 {
+		l.ScriptMemory = math.MaxInt64 // where nothing is known of it
+		if total, err := sandboxrun.MemoryTotal(); err == nil {
+			l.ScriptMemory = total / 4
+		}
 	}
 	l.Script = l.Script.Filled()
-	l.Script.Timeout = min(l.Script.Timeout, MaxScript)
-	if l.Queue == 0 {
-		l.Queue = 10 * time.Second
-	}
+	l.MaxTimeout = min(l.MaxTimeout, MaxScript)
+	l.Script.Timeout = min(l.Script.Timeout, l.MaxTimeout)
 	return l
+}
+
+func def[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
 }
 
 // digest is the SHA-256 of all limits, hex: it tells in the log whether two calls
@@ -87,15 +111,14 @@ func (l Limits) digest() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// MaxScript is the longest a run_script call takes from its receipt to its
-// answer, waiting included.
-const MaxScript = 45 * time.Second
+// MaxScript is the longest that a script may run, whatever the limits say.
+const MaxScript = time.Hour
 
 // Tools are the seven tools over one disk. All methods may be called by many
 // goroutines at once.
 type Tools struct {
 	cfg  Config
-	gate *gate
+	jobs *jobs
 	now  func() time.Time
 
 	scripts atomic.Bool // they were seen to work on this host
@@ -122,11 +145,19 @@ func New(cfg Config) (*Tools, error) {
 	}
 	may := cfg.Policy.facts()
 	may["limits"] = cfg.Limits.digest()
-	return &Tools{
-		cfg: cfg, gate: newGate(), now: time.Now,
+	t := &Tools{
+		cfg: cfg, now: time.Now,
 		streamName: info.UUID, capFacts: may, envFacts: audit.Facts{"python": cfg.Python.Path()},
-	}, nil
+	}
+	t.jobs = newJobs(t)
+	return t, nil
 }
+
+// Close stops the scripts that still run, waits for them, writes their outcomes,
+// and gives up what was kept of those that have ended. A script that is started
+// afterwards is CANCELLED; everything else works as before. The log, the view and
+// the image must still be open. Closing twice is no error.
+func (t *Tools) Close() { t.jobs.close() }
 
 // Dispatch runs a tool and answers with text, whatever happens: an unknown
 // tool, unreadable arguments and a failure are text too. It is for agent loops
@@ -143,18 +174,6 @@ type handler func(c *call) (work, error)
 // work gives a result or an error for the caller; what it adds to the call's log
 // record goes through the call.
 type work func(ctx context.Context) (Result, error)
-
-// besideScripts is the work of a file tool: it waits for the script that runs.
-func (t *Tools) besideScripts(w work) work {
-	return func(ctx context.Context) (Result, error) {
-		done, err := t.gate.file(ctx)
-		if err != nil {
-			return Result{}, busy(err)
-		}
-		defer done()
-		return w(ctx)
-	}
-}
 
 // handlers is the dispatcher's table; schemas holds the same names, which a
 // test compares.
@@ -190,42 +209,4 @@ func (t *Tools) scriptsWork(ctx context.Context) bool {
 		t.scripts.Store(t.cfg.Box.Probe(ctx).OK)
 	}
 	return t.scripts.Load()
-}
-
-// gate lets file tools side by side and a script alone. Scripts queue among
-// themselves, so a file tool waits for at most two of them, the one that runs and
-// the one whose turn is next, however many are waiting.
-type gate struct {
-	turn *semaphore.Weighted // held by the script that is next or runs
-	disk *semaphore.Weighted
-}
-
-const gateWidth = 1 << 20 // more file calls than ever run at once
-
-func newGate() *gate {
-	return &gate{turn: semaphore.NewWeighted(1), disk: semaphore.NewWeighted(gateWidth)}
-}
-
-// file waits until no script runs and returns what lets the next script in.
-func (g *gate) file(ctx context.Context) (func(), error) { return take(ctx, g.disk, 1) }
-
-// script waits for its turn among the scripts, and then until nothing else runs.
-func (g *gate) script(ctx context.Context) (func(), error) {
-	next, err := take(ctx, g.turn, 1)
-	if err != nil {
-		return nil, err
-	}
-	done, err := take(ctx, g.disk, gateWidth)
-	if err != nil {
-		next()
-		return nil, err
-	}
-	return func() { done(); next() }, nil
-}
-
-func take(ctx context.Context, s *semaphore.Weighted, n int64) (func(), error) {
-	if err := s.Acquire(ctx, n); err != nil {
-		return nil, err
-	}
-	return func() { s.Release(n) }, nil
 }

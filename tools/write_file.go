@@ -38,7 +38,7 @@ func (t *Tools) writeFile(c *call) (work, error) {
 	if a.Mode == "replace" {
 		try = w.replace
 	}
-	return t.besideScripts(func(ctx context.Context) (Result, error) { return w.again(ctx, try) }), err
+	return func(ctx context.Context) (Result, error) { return w.again(ctx, try) }, err
 }
 
 // check checks how the arguments go together.
@@ -138,7 +138,7 @@ func (w write) whole(ctx context.Context) (Result, error) {
 func (w write) precondition(p workspace.Path, old *workspace.Node) ([]workspace.Precondition, error) {
 	switch {
 	case w.args.IfVersion != "":
-		v, err := parseVersion(w.args.IfVersion)
+		v, err := parseVersion("if_version", w.args.IfVersion)
 		if err == nil && old != nil && old.Version != v {
 			err = changed(p)
 		}
@@ -199,11 +199,4 @@ func after(done workspace.Commit, p workspace.Path) (workspace.Node, bool) {
 		}
 	}
 	return workspace.Node{}, false
-}
-
-func busy(err error) error {
-	if errors.Is(err, context.Canceled) {
-		return err
-	}
-	return &Error{Code: Busy, Sentence: "a script is running on this disk and did not end in time", Hint: "try again in a few seconds", cause: err}
 }

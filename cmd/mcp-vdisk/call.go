@@ -26,7 +26,7 @@ func (a *app) callCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "call TOOL JSON|-",
 		Short: "Call one tool and print its result",
-		Long:  "call runs one tool as an agent would and prints its text. The arguments are a JSON object, or - to read it from standard input. Exit code 5 when the tool answers an error.",
+		Long:  "call runs one tool as an agent would and prints its text. The arguments are a JSON object, or - to read it from standard input. A script is waited for until its end. Exit code 5 when the tool answers an error.",
 		Example: `  mcp-vdisk call write_file '{"path":"a.txt","content":"hello\n"}'
   mcp-vdisk call run_script '{"language":"bash","source":"wc -c a.txt"}'
   echo '{"path":"a.txt"}' | mcp-vdisk call read_file -`,
@@ -79,6 +79,8 @@ func backCall(ctx context.Context, b *back) error {
 	if len(raw) > tools.MaxMessage {
 		return fail(exitUsage, "", "the arguments are longer than %d bytes", tools.MaxMessage)
 	}
+	// There is no later call that could ask for the rest.
+	b.set.limits.Answer = -1
 	d, err := b.openTools(ctx)
 	if err != nil {
 		return err

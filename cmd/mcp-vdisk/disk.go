@@ -118,7 +118,7 @@ func (b *back) openTools(ctx context.Context) (*disk, error) {
 	}
 	d.tools, err = tools.New(tools.Config{
 		Image: im, Live: d.view, Box: box, Python: pyenv.New(pyenv.Find(), box),
-		Log: b.st.log, Limits: b.set.limits, GetArgs: flags.GetArgs, Logger: b.log, Version: version,
+		Log: b.st.log, Limits: b.set.limits, Scratch: b.st.path("scratch"), GetArgs: flags.GetArgs, Logger: b.log, Version: version,
 		Policy: tools.Policy{ReadOnly: flags.ReadOnly, NoDelete: flags.NoDelete, Tools: flags.Tools},
 	})
 	if err != nil {
@@ -132,8 +132,12 @@ func (b *back) boxConfig() sandboxrun.Config {
 	return sandboxrun.Config{Scratch: b.st.path("scratch"), Disk: b.set.scratch == "disk"}
 }
 
-// Close closes the disk; its last call must have returned.
+// Close stops the scripts that still run and closes the disk; its last call must
+// have returned.
 func (d *disk) Close() error {
+	if d.tools != nil {
+		d.tools.Close()
+	}
 	var err error
 	if d.view != nil {
 		err = d.view.Close()

@@ -143,6 +143,7 @@ func backServe(ctx context.Context, b *back) error {
 	if ctx.Err() != nil || errors.Is(err, syscall.EPIPE) {
 		err = nil // asked to stop, or nobody listens any more
 	}
+	d.tools.Close() // the outcomes of scripts that still run come before the stop
 	stopped := b.st.record(context.WithoutCancel(ctx), d.info.UUID, b.serverRecord(audit.EvServerStop, d))
 	return errors.Join(err, stopped, d.Close())
 }

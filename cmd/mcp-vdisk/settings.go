@@ -73,11 +73,25 @@ func table() []setting {
 		{"script.processes", countKind, "256", 4, 30_000, nil, "processes and threads of one script", func(s *settings, v int64, _ string) { s.limits.Script.Processes = uint64(v) }},
 		{"script.open_files", countKind, "1024", 16, 1 << 20, nil, "open files of each process of a script", func(s *settings, v int64, _ string) { s.limits.Script.OpenFiles = uint64(v) }},
 		{"script.output_bytes", sizeKind, "64MiB", 1 << 20, 1 << 30, nil, "output after which a script is killed", script(func(l *sandboxrun.Limits) *int64 { return &l.OutputMax })},
-		{"script.timeout", durationKind, "45s", int64(time.Second), int64(tools.MaxScript), nil, "default and limit of timeout_s", func(s *settings, v int64, _ string) { s.limits.Script.Timeout = time.Duration(v) }},
-		{"script.queue", durationKind, "10s", int64(time.Millisecond), int64(30 * time.Second), nil, "how long a script waits for the one before it", func(s *settings, v int64, _ string) { s.limits.Queue = time.Duration(v) }},
+		{"script.timeout", durationKind, "10m0s", int64(time.Second), int64(tools.MaxScript), nil, "how long a script may run without timeout_s", func(s *settings, v int64, _ string) { s.limits.Script.Timeout = time.Duration(v) }},
+		{"script.max_timeout", durationKind, "1h0m0s", int64(time.Second), int64(tools.MaxScript), nil, "limit of timeout_s and of script.timeout", func(s *settings, v int64, _ string) { s.limits.MaxTimeout = time.Duration(v) }},
+		{"script.at_once", countKind, "4", 1, 64, nil, "scripts that run at once", func(s *settings, v int64, _ string) { s.limits.Scripts = int(v) }},
+		{"script.memory_percent", countKind, "25", 1, 90, nil, "share of the memory that scripts at once may fill with files", func(s *settings, v int64, _ string) { s.limits.ScriptMemory = shareOfMemory(v) }},
+		{"script.queue", durationKind, "10s", int64(time.Millisecond), int64(30 * time.Second), nil, "how long a script waits for its turn", func(s *settings, v int64, _ string) { s.limits.Queue = time.Duration(v) }},
+		{"jobs.keep", durationKind, "1h0m0s", int64(time.Minute), int64(24 * time.Hour), nil, "how long results and unsaved changes of scripts are kept", func(s *settings, v int64, _ string) { s.limits.KeepJobs = time.Duration(v) }},
 		{"script.scratch", choiceKind, "memory", 0, 0, []string{"memory", "disk"}, "where a script's changes lie until they are saved", func(s *settings, _ int64, v string) { s.scratch = v }},
 		{"audit.min_free", sizeKind, "64MiB", audit.MinOpenFree, maxSize, nil, "free space below which calls are refused", n(func(s *settings) *int64 { return &s.minFree })},
 	}
+}
+
+// shareOfMemory is so many percent of this host's memory in bytes. A host that
+// does not tell bounds scripts by their number only.
+func shareOfMemory(percent int64) int64 {
+	total, err := sandboxrun.MemoryTotal()
+	if err != nil {
+		return math.MaxInt64
+	}
+	return total / 100 * percent
 }
 
 func find(key string) (setting, error) {

@@ -119,13 +119,14 @@ func TestCancelEndsAScriptAndSilencesIt(t *testing.T) {
 	s.end()
 }
 
+// A cancel reaches a script at once, whether it runs or still waits for its turn.
 func TestCancelReachesAScriptThatWaits(t *testing.T) {
 	t.Parallel()
 	s := serve(t, newState(t))
 	s.hello()
 	first, tree := s.sleeper(unique())
 	marker := unique()
-	second := s.askCall("run_script", object{"language": "bash", "source": "echo it ran > " + marker})
+	second := s.askCall("run_script", object{"language": "bash", "source": "sleep 3; echo it ran > " + marker})
 	s.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + second + `}}`)
 	s.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + first + `}}`)
 	// Those of no request, or of one that is answered, do nothing.
@@ -134,7 +135,7 @@ func TestCancelReachesAScriptThatWaits(t *testing.T) {
 	s.send(`{"jsonrpc":"2.0","method":"notifications/cancelled"}`)
 	within(t, time.Second, "the script's processes are gone", func() bool { return len(alive(t, tree)) == 0 })
 	if r := s.ok("list_files", object{}); strings.Contains(r.Text, marker) {
-		t.Errorf("a script ran that was cancelled before its turn: %s", r.Text)
+		t.Errorf("a script was saved that was cancelled: %s", r.Text)
 	}
 	s.end()
 	for _, m := range s.all() {
@@ -445,7 +446,6 @@ func TestProgressOnlyWhenAskedAndNeverAfterTheResult(t *testing.T) {
 		}
 		s.send(`{"jsonrpc":"2.0","id":` + id + `,"method":"tools/call","params":{` + meta + `"name":"run_script","arguments":{"language":"bash","source":"sleep 5.5"}}}`)
 	}
-	// One script runs at a time, so the second waits and then runs.
 	call("50", `"tok"`)
 	call("51", `9007199254740993`)
 	s.answer("50")
@@ -479,7 +479,7 @@ func TestProgressOnlyWhenAskedAndNeverAfterTheResult(t *testing.T) {
 		}
 		notes[token] = append(notes[token], p.Progress)
 	}
-	for token, want := range map[string]int{`"tok"`: 2, "9007199254740993": 3} {
+	for token, want := range map[string]int{`"tok"`: 2, "9007199254740993": 2} {
 		if got := notes[token]; len(got) < want || !slices.IsSorted(got) {
 			t.Errorf("progress for %s: %v, want at least %d rising values", token, got, want)
 		}

@@ -1,0 +1,200 @@
+package main_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// What jobs are to a client, from outside. The answer after 45 s is real, so the
+// tests take as long; they run side by side.
+
+// sections takes the output out of a result's text.
+func sections(text string) (stdout string) {
+	_, rest, ok := strings.Cut(text, "\nstdout:\n")
+	if !ok {
+		return ""
+	}
+	for _, end := range []string{"\n[stdout goes on in this line]", "\nstderr:\n", "\nchanged:\n", "\n[output up to", "\njob "} {
+		if before, _, found := strings.Cut(rest+"\n", end); found {
+			rest = before
+			if end == "\n[stdout goes on in this line]" {
+				return rest
+			}
+		}
+	}
+	return strings.TrimSuffix(rest, "\n") + "\n"
+}
+
+// job is the id that a result shows in words; it has to be the one of its facts.
+func (r result) job(t *testing.T) string {
+	t.Helper()
+	m := regexp.MustCompile(`(?:"job":"|job )([0-9A-Z]{26})`).FindStringSubmatch(r.Text)
+	if m == nil || m[1] != r.Facts["job"] {
+		t.Fatalf("no job, or another one, in: %s; facts %v", r.Text, r.Facts)
+	}
+	return m[1]
+}
+
+// A script of a minute is answered after 45 s, goes on, and is asked for until
+// its end. What the answers show is together what it printed. Meanwhile the file
+// tools work, and progress is told.
+func TestALongScriptIsAJob(t *testing.T) {
+	t.Parallel()
+	state := newState(t)
+	s := serve(t, state)
+	s.hello()
+	begin := time.Now()
+	s.send(`{"jsonrpc":"2.0","id":7000,"method":"tools/call","params":{"_meta":{"progressToken":"p"},"name":"run_script","arguments":` +
+		encoded(object{"language": "python", "source": "import time\nfor i in range(1000):\n  print('é漢🎉', i, flush=True)\n  time.sleep(0.052)\nopen('made', 'w').write('x')"}) + `}}`)
+	other := s.askCall("run_script", object{"language": "bash", "source": "echo $BASHPID; sleep 300"})
+	for i := range 100 {
+		s.ok("write_file", object{"path": fmt.Sprint("f", i), "content": "x"})
+	}
+	m, ok := s.await(60*time.Second, func(m message) bool { return string(m.ID) == "7000" && m.Method == "" })
+	if took := time.Since(begin); !ok || took < 44*time.Second || took > 50*time.Second {
+		t.Fatalf("answered: %v, after %s", ok, took)
+	}
+	r := m.result(t)
+	job, out := r.job(t), sections(r.Text)
+	if r.IsError || !strings.HasPrefix(r.Text, "RUNNING for 45") || r.Facts["saved"] != false {
+		t.Errorf("the answer is %s", r.Text)
+	}
+	for polls := 0; r.Facts["outcome"] == "running"; polls++ {
+		r = s.ok("run_script", object{"job": job, "output_offset": r.Facts["output_offset"]})
+		out += sections(r.Text)
+		if polls > 3 {
+			t.Fatalf("still running: %s", r.Text)
+		}
+	}
+	var want strings.Builder
+	for i := range 1000 {
+		fmt.Fprintln(&want, "é漢🎉", i)
+	}
+	if out != want.String() {
+		t.Errorf("shown were %d bytes, printed %d:\n%.300s", len(out), want.Len(), out)
+	}
+	if !strings.HasPrefix(r.Text, "SAVED as v102 (exit 0") {
+		t.Errorf("its end: %s", r.Text)
+	}
+	notes := 0
+	for _, m := range s.all() {
+		if m.Method == "notifications/progress" {
+			notes++
+		}
+	}
+	if notes < 8 {
+		t.Errorf("%d notes of progress", notes)
+	}
+	// The other goes on until the session ends, and is in the log then.
+	lasting := s.answer(other).result(t).job(t)
+	tree := below(t, s.cmd.Process.Pid)
+	begin = time.Now()
+	s.end()
+	if took := time.Since(begin); took > 10*time.Second {
+		t.Errorf("the server ended after %s", took)
+	}
+	if left := alive(t, tree); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	log := must(t, state, "audit", "query", "-o", "ndjson")
+	end := regexp.MustCompile(`"ev":"call.outcome","call":"` + lasting + `".*"outcome":"cancelled"`).FindStringIndex(log)
+	if stop := strings.LastIndex(log, "server.stop"); end == nil || stop < end[0] {
+		t.Errorf("the end of %s is not in the log before the server's:\n%.2000s", lasting, log[max(len(log)-2000, 0):])
+	}
+	must(t, state, "audit", "verify")
+	if out := command(t, state, "call", "run_script", `{"job":"`+lasting+`"}`); out.code != 5 || !strings.Contains(out.stdout, "no longer kept: cancelled, nothing of it was saved") {
+		t.Errorf("asked for later: %+v", out)
+	}
+}
+
+// A call at a terminal has nobody who would ask again, so it waits.
+func TestACallAtATerminalWaits(t *testing.T) {
+	t.Parallel()
+	state := newState(t)
+	out := must(t, state, "call", "run_script", `{"language":"bash","source":"sleep 46; echo end; echo x >x"}`)
+	if !strings.HasPrefix(out, "SAVED as v2") || !strings.Contains(out, "stdout:\nend") {
+		t.Error(out)
+	}
+}
+
+// After a crash the next server knows of a job what the log and the disk say.
+func TestAJobOfAServerThatWasKilled(t *testing.T) {
+	t.Parallel()
+	state := newState(t)
+	s := serve(t, state)
+	s.hello()
+	saved := s.bash("echo x > x").job(t)
+	dropped := s.bash("echo y > y; exit 1").job(t)
+	marker := unique()
+	s.askCall("run_script", object{"language": "bash", "args": []string{marker}, "source": "echo z > z; sleep 300; :"})
+	within(t, patience, "the script runs", func() bool { return len(marked(t, marker)) > 0 })
+	s.kill()
+	within(t, 2*time.Second, "the script is gone", func() bool { return len(marked(t, marker)) == 0 })
+
+	var lost string
+	for line := range strings.Lines(must(t, state, "audit", "query", "ev=call.intent", "-o", "ndjson")) {
+		var rec struct{ Call string }
+		if err := json.Unmarshal([]byte(line), &rec); err != nil {
+			t.Fatal(err)
+		}
+		lost = rec.Call
+	}
+	s = serve(t, state)
+	s.hello()
+	for job, says := range map[string]string{
+		lost:    "job " + lost + " is lost, not committed: the server stopped while it ran",
+		saved:   "the result of job " + saved + " is no longer kept: exit 0, saved as v2",
+		dropped: "the result of job " + dropped + " is no longer kept: exit 1, nothing of it was saved",
+	} {
+		for _, args := range []object{{"job": job}, {"job": job, "commit": "always"}, {"job": job, "cancel": true}} {
+			if r := s.call("run_script", args); !r.IsError || !strings.HasPrefix(r.Text, "NOT_FOUND: "+says) {
+				t.Errorf("%v: %s", args, r.Text)
+			}
+		}
+	}
+	if r := s.ok("list_files", object{}); strings.Contains(r.Text, "/y") || strings.Contains(r.Text, "/z") {
+		t.Errorf("what was not saved is there: %s", r.Text)
+	}
+	s.end()
+	if left := entries(t, state+"/scratch"); len(left) > 0 {
+		t.Errorf("in scratch: %v", left)
+	}
+}
+
+// A client saves what a run left, and what was in conflict.
+func TestSavingLater(t *testing.T) {
+	t.Parallel()
+	s := serve(t, newState(t))
+	s.hello()
+	s.ok("write_file", object{"path": "both", "content": "tool"})
+	r := s.bash("echo report > report; exit 1")
+	job := r.job(t)
+	if !strings.HasPrefix(r.Text, "NOT SAVED (exit 1") || !strings.Contains(r.Text, `run_script {"job":"`+job+`","commit":"always"} saves them`) {
+		t.Errorf("%s", r.Text)
+	}
+	for _, says := range []string{"SAVED as v3 (job " + job, "job " + job + " was saved already, as v3"} {
+		if r := s.ok("run_script", object{"job": job, "commit": "always"}); !strings.HasPrefix(r.Text, says) {
+			t.Errorf("%s", r.Text)
+		}
+	}
+	marker := unique()
+	id := s.askCall("run_script", object{"language": "bash", "args": []string{marker}, "source": "sleep 1; echo script > both"})
+	within(t, patience, "the script runs", func() bool { return len(marked(t, marker)) > 0 })
+	s.ok("write_file", object{"path": "both", "content": "tool again"})
+	r = s.answer(id).result(t)
+	if !r.IsError || !strings.HasPrefix(r.Text, "VERSION_CONFLICT: ") || !strings.Contains(r.Text, "  /workspace/both  now v4") {
+		t.Errorf("%s", r.Text)
+	}
+	s.ok("run_script", object{"job": r.job(t), "commit": "always"})
+	if r := s.ok("read_file", object{"path": "both"}); !strings.HasPrefix(r.Text, "script\n") {
+		t.Errorf("%s", r.Text)
+	}
+	if r := s.ok("read_file", object{"path": "both", "at": "v4"}); !strings.HasPrefix(r.Text, "tool again\n") {
+		t.Errorf("%s", r.Text)
+	}
+	s.end()
+}

@@ -282,10 +282,7 @@ func (t *Tools) commit(ctx context.Context, c *call, txn workspace.Txn) (workspa
 	}
 	done, err := t.cfg.Image.Commit(ctx, txn)
 	if err == nil && !txn.DryRun {
-		c.before, c.after = done.Parent, done.ID
-		if len(done.Effects) == 0 {
-			c.before = done.ID
-		}
+		c.before, c.after = done.Heads()
 	}
 	return done, err
 }

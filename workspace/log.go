@@ -18,6 +18,15 @@ type Commit struct {
 	Effects []Effect // by path, in the order of the tree
 }
 
+// Heads are the ids of the head before and after a call of Image.Commit that
+// returned c: equal when it changed nothing.
+func (c Commit) Heads() (before, after string) {
+	if len(c.Effects) == 0 && c.Parent == "" {
+		return c.ID, c.ID
+	}
+	return c.Parent, c.ID
+}
+
 // Log returns up to limit commits with a sequence number above after, oldest
 // first.
 func (im *Image) Log(after uint64, limit int) ([]Commit, error) {

@@ -73,8 +73,10 @@ func backCall(ctx context.Context, b *back) error {
 		return err
 	}
 	raw, err := io.ReadAll(io.LimitReader(b.stdin, tools.MaxMessage+1))
-	if err != nil {
+	if err != nil && ctx.Err() == nil {
 		return fail(exitFailed, "", "read the arguments: %s", err)
+	} else if err != nil {
+		return err // interrupted
 	}
 	if len(raw) > tools.MaxMessage {
 		return fail(exitUsage, "", "the arguments are longer than %d bytes", tools.MaxMessage)

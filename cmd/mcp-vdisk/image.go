@@ -455,7 +455,7 @@ func (b *back) change(ctx context.Context, im *workspace.Image, ev audit.Event, 
 	}
 	rec.Out = &audit.Out{OK: err == nil, Changed: int64(len(done.Effects))}
 	if err == nil {
-		rec.Hb, rec.Ha = done.Parent, done.ID
+		rec.Hb, rec.Ha = done.Heads()
 	} else {
 		rec.Reason = err.Error()
 	}

@@ -51,5 +51,8 @@ func alone(dir string, do func() error) error {
 	if hostos.Lock(now, d, true) != nil {
 		return nil
 	}
+	// Not left to Close: a child that is being forked right now holds a copy of
+	// the descriptor until its exec, and Badger would find the lock taken.
+	defer hostos.Unlock(d)
 	return do()
 }

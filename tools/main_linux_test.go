@@ -45,7 +45,7 @@ func asUser() int {
 	args, collect := movedFiles(home)
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Args[0] = filepath.Base(os.Args[0])
-	cmd.Env = []string{"HOME=" + home, "TMPDIR=" + home, "PATH=/usr/local/bin:/usr/bin:/bin"}
+	cmd.Env = []string{"HOME=" + home, "TMPDIR=" + home, "PATH=/usr/local/bin:/usr/bin:/bin", "MCP_VDISK_SOAK=" + os.Getenv("MCP_VDISK_SOAK")}
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Credential: &syscall.Credential{Uid: testUID, Gid: testUID, Groups: []uint32{}},

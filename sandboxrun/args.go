@@ -32,6 +32,7 @@ type view struct {
 	binds     []string // where the sources of Run.Binds are
 	data      []Data   // all data files, those of the synthetic /etc first
 	firstData int      // descriptor of data[0]; the others follow
+	filter    int      // descriptor of the system call filter
 	root      []string // arguments that show the programs of the host
 }
 
@@ -48,7 +49,8 @@ var isolation = []string{
 
 // bwrapArgs returns the options of bwrap for a run. Their order is the order
 // of the mounts: the workspace is the last one and nothing is mounted below
-// it, because a script can plant links there (CVE-2026-87766).
+// it, because a script can plant links there (CVE-2026-87766). The system call
+// filter is set by bubblewrap after all of them, right before the command.
 func bwrapArgs(r Run, l Limits, v view) []string {
 	a := append([]string{}, isolation...)
 	fixed := []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/home/user", "TMPDIR=/tmp", "LANG=C.UTF-8"}
@@ -77,7 +79,8 @@ func bwrapArgs(r Run, l Limits, v view) []string {
 	} else {
 		a = append(a, "--bind", v.workspace, "/workspace")
 	}
-	return append(a, "--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/workspace")
+	return append(a, "--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/workspace",
+		"--seccomp", strconv.Itoa(v.filter))
 }
 
 func appendTmpfs(a []string, perms string, size int64, dest string) []string {

@@ -12,7 +12,7 @@ import (
 func TestBwrapArgs(t *testing.T) {
 	run := Run{Env: []string{"A=b=c"}, Binds: []Bind{{"/host/layer", "/opt/mcp/layers/1"}}}
 	l := Limits{TmpBytes: 1, ShmBytes: 2, HomeBytes: 3, WriteBytes: 4}
-	v := view{workspace: "/tmp/merged", binds: []string{"/tmp/b/0"}, data: []Data{{Path: "/run/vdisk/s"}}, firstData: 7, root: []string{"--ro-bind", "/usr", "/usr"}}
+	v := view{workspace: "/tmp/merged", binds: []string{"/tmp/b/0"}, data: []Data{{Path: "/run/vdisk/s"}}, firstData: 7, filter: 6, root: []string{"--ro-bind", "/usr", "/usr"}}
 	got := strings.Join(bwrapArgs(run, l, v), " ")
 	want := "--unshare-user --unshare-ipc --unshare-pid --unshare-net --unshare-uts --unshare-cgroup" +
 		" --disable-userns --assert-userns-disabled --uid 1000 --gid 1000 --hostname sandbox" +
@@ -21,7 +21,7 @@ func TestBwrapArgs(t *testing.T) {
 		" --perms 0755 --size 1048576 --tmpfs / --ro-bind /usr /usr --perms 0444 --ro-bind-data 7 /run/vdisk/s" +
 		" --proc /proc --dev /dev --perms 1777 --size 2 --tmpfs /dev/shm --perms 1777 --size 1 --tmpfs /tmp --perms 0700 --size 3 --tmpfs /home/user" +
 		" --ro-bind /tmp/b/0 /opt/mcp/layers/1 --bind /tmp/merged /workspace" +
-		" --remount-ro /proc --remount-ro /dev --remount-ro / --chdir /workspace"
+		" --remount-ro /proc --remount-ro /dev --remount-ro / --chdir /workspace --seccomp 6"
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

@@ -13,8 +13,8 @@ import (
 
 // Bare returns a command that runs r.Argv by bubblewrap with the options of a
 // real run, but without the stage: no copy-on-write (Lower is shown as it is,
-// writable; without one there is a tmpfs), no rlimits, no timeout. It is the
-// yardstick of benchmarks and a step of Probe. release closes its descriptors
+// writable; without one there is a tmpfs), no rlimits, no timeout. The system
+// call filter is there. It is the yardstick of benchmarks and a step of Probe. release closes its descriptors
 // and is called after the command has ended. The goroutine that starts the
 // command must stay locked to its thread until then: its end kills the sandbox.
 func (r *Runner) Bare(ctx context.Context, run Run) (cmd *exec.Cmd, release func(), err error) {
@@ -43,11 +43,12 @@ func (r *Runner) Bare(ctx context.Context, run Run) (cmd *exec.Cmd, release func
 		}
 	}
 	data := append(etcData(), run.Data...)
-	v := view{workspace: run.Lower, data: data, firstData: bwrapArgsFD + 1, root: hostRoot("/")}
+	v := view{workspace: run.Lower, data: data, filter: bwrapArgsFD + 1, firstData: bwrapArgsFD + 2, root: hostRoot("/")}
 	for _, bind := range run.Binds {
 		v.binds = append(v.binds, bind.Source)
 	}
 	add(joinArgs(bwrapArgs(run, run.Limits.Filled(), v)))
+	add(r.filter)
 	for _, d := range data {
 		add(d.Bytes)
 	}

@@ -51,6 +51,32 @@ func benchmarkAgainstBare(b *testing.B, argv []string) {
 	b.ReportMetric(float64(s)/float64(p), "ratio")
 }
 
+// BenchmarkFilter runs the same script with and without the system call filter
+// in turns, each first as often as the other. The tenth percentiles are what
+// other work on the machine disturbs least.
+func BenchmarkFilter(b *testing.B) {
+	runners := []*Runner{newRunner(b), withoutFilter(b)}
+	run := Run{Lower: b.TempDir(), Argv: []string{"/bin/bash", "--noprofile", "--norc", "-c", "true"}}
+	var times [2][]time.Duration
+	for n := 0; b.Loop(); n++ {
+		for k := range runners {
+			i := (n + k) % len(runners)
+			times[i] = append(times[i], timed(func() {
+				if res, err := runners[i].Run(b.Context(), run, nil); err != nil || res.ExitCode != 0 {
+					b.Fatal(res, err)
+				}
+			}))
+		}
+	}
+	tenth := func(d []time.Duration) float64 {
+		slices.Sort(d)
+		return float64(d[len(d)/10]) / 1e6
+	}
+	b.ReportMetric(tenth(times[0]), "with-ms")
+	b.ReportMetric(tenth(times[1]), "without-ms")
+	b.ReportMetric(tenth(times[0])-tenth(times[1]), "filter-ms")
+}
+
 func timed(f func()) time.Duration {
 	start := time.Now()
 	f()

@@ -23,7 +23,7 @@ var neededFlags = []string{
 	"--args", "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup",
 	"--disable-userns", "--assert-userns-disabled", "--uid", "--gid", "--hostname", "--die-with-parent", "--new-session",
 	"--cap-drop", "--clearenv", "--setenv", "--perms", "--size", "--tmpfs", "--ro-bind", "--ro-bind-try", "--bind", "--symlink",
-	"--ro-bind-data", "--proc", "--dev", "--remount-ro", "--chdir", "--info-fd", "--block-fd", "--json-status-fd",
+	"--ro-bind-data", "--proc", "--dev", "--remount-ro", "--chdir", "--seccomp", "--info-fd", "--block-fd", "--json-status-fd",
 }
 
 const installRemedy = "install bubblewrap 0.8.0 or newer: apt install bubblewrap, dnf install bubblewrap, apk add bubblewrap or pacman -S bubblewrap"

@@ -167,6 +167,14 @@ func noRealRoot(stderr string) *SetupError {
 	return unavailable("the root file system is an initramfs or a chroot, on which no sandbox can be built", "run mcp-vdisk on a real root file system", stderr)
 }
 
+// noFilter explains why the system call filter was not taken.
+func noFilter(stderr string, h hostFacts) *SetupError {
+	if !strings.Contains(stderr, "EINVAL") && (h.container || h.seccomp) {
+		return unavailable("no system call filter can be set: the container or the filter that this process runs in does not allow it", remedyContainer, stderr)
+	}
+	return unavailable("the kernel takes no system call filter (seccomp)", "use a kernel with CONFIG_SECCOMP and CONFIG_SECCOMP_FILTER", stderr)
+}
+
 // symptom is a text of bwrap and what it means.
 type symptom struct {
 	all     []string // each must occur
@@ -197,6 +205,7 @@ var symptoms = []symptom{
 	{[]string{"Can't mount proc", "not permitted"}, maskedProc},
 	{[]string{"Failed to make / slave"}, refusal("the sandbox cannot mount anything")},
 	{[]string{"pivot_root: Invalid argument"}, func(stderr string, _ hostFacts) *SetupError { return noRealRoot(stderr) }},
+	{[]string{"PR_SET_SECCOMP"}, noFilter},
 	{[]string{"setuid"}, always(setuidBwrap)}, {[]string{"capset failed"}, always(setuidBwrap)},
 	{[]string{"Unknown option"}, always(SetupError{Cause: "bubblewrap is too old", Remedy: installRemedy, kind: ErrUnavailable})},
 	{[]string{"Resource temporarily unavailable"}, always(SetupError{Cause: "the host has no processes left for another sandbox",

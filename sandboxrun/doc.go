@@ -20,6 +20,31 @@
 // It has nothing else of the host: no other file, no socket, no variable, no
 // process. The full list of options is in bwrapArgs, and TestBwrapArgs keeps it.
 //
+// # System calls
+//
+// Every process of a sandbox, the first one too, is under a seccomp filter. It
+// is a table, filterRules, that is made into a BPF program here; bubblewrap
+// sets it right before the command. There is no run without it: a kernel that
+// takes none, or an architecture without a table, is ErrUnavailable.
+//
+// It refuses what a script has no use for and what reaches past the
+// namespaces: other families of sockets than AF_INET and AF_INET6 (AF_VSOCK
+// leads to the hypervisor), io_uring, namespaces and mounts, tracing, keys,
+// System V objects, setuid bits, typing into terminals. Calls of a 32-bit
+// interface end the process (SIGSYS), those of x32 and those newer than the
+// table do not exist (ENOSYS).
+//
+// What does not work by that, beyond what is meant: sockets of AF_UNIX
+// (Config.AllowUnixSockets), and with them multiprocessing.Manager, its
+// start method forkserver (the default of Python 3.14; "fork" and "spawn"
+// work) and ssh-agent; datagram pairs; AF_NETLINK (ip, ss,
+// os.networkInterfaces of node); shmget (PostgreSQL); debuggers, strace and
+// the leak sanitizer; chmod g+s (git init --shared), and unpacking a setuid
+// file with its mode; programs of 32 bits. Pairs of stream sockets work, and so do
+// asyncio, multiprocessing otherwise, and machine code made at run time.
+//
+// # Limits
+//
 // What it may write, open, fork and print is bounded by Limits. Memory is not:
 // that needs a cgroup. Until then a script is what the kernel takes first when
 // memory runs out. What it fills by writing is bounded, and Runner.Memory says

@@ -43,13 +43,14 @@ func (fd fdWriter) Write(p []byte) (int, error) {
 
 func parseFD(s string) (int, error) { return strconv.Atoi(s) }
 
-// memFile returns a memory file with the bytes, to be read from its start.
+// memFile returns a memory file with the bytes, to be read from its start. It
+// is sealed: what is in it does not change any more, whoever opens it.
 func memFile(name string, b []byte) (*os.File, error) {
-	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
+	f, err := emptyFile(name)
 	if err != nil {
-		return nil, os.NewSyscallError("memfd_create", err)
+		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), name)
+	fd := int(f.Fd())
 	if _, err := (fdWriter(fd)).Write(b); err != nil {
 		f.Close()
 		return nil, os.NewSyscallError("write", err)
@@ -58,7 +59,21 @@ func memFile(name string, b []byte) (*os.File, error) {
 		f.Close()
 		return nil, os.NewSyscallError("lseek", err)
 	}
+	const seals = unix.F_SEAL_WRITE | unix.F_SEAL_GROW | unix.F_SEAL_SHRINK | unix.F_SEAL_SEAL
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+		f.Close()
+		return nil, os.NewSyscallError("fcntl", err)
+	}
 	return f, nil
+}
+
+// emptyFile returns a memory file to be written.
+func emptyFile(name string) (*os.File, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
 }
 
 // pipe returns a pipe. The end that stays here uses the poller, so that

@@ -66,6 +66,7 @@ func TestIdentity(t *testing.T) {
 		{"host name", `cat /proc/sys/kernel/hostname`, "sandbox\n"},
 		{"capabilities", `grep -h Cap /proc/self/status | sort -u -k2 | cut -f2`, "0000000000000000\n"},
 		{"no new privileges", `grep NoNewPrivs /proc/self/status | cut -f2`, "1\n"},
+		{"system call filter", `grep -h Seccomp: /proc/1/status /proc/self/status | cut -f2`, "2\n2\n"},
 		{"descriptors", `cd /proc/self/fd && echo *`, "0 1 2 3\n"}, // 3 reads the directory
 		{"own session", `read -r _ _ _ _ pgrp session _ </proc/$$/stat; echo $(( session > 0 ))`, "1\n"},
 		{"no terminal", `exec 2>/dev/null; : </dev/tty || echo none`, "none\n"},
@@ -124,7 +125,16 @@ func TestNoFurtherNamespaces(t *testing.T) {
 // TestNetwork: a listener of the host on 127.0.0.1 and one on an abstract
 // socket are not reached; the sandbox's own loopback works.
 func TestNetwork(t *testing.T) {
-	r := newRunner(t)
+	for _, unixSockets := range []bool{false, true} {
+		t.Run(fmt.Sprintf("AllowUnixSockets %v", unixSockets), func(t *testing.T) {
+			testNetwork(t, runnerWith(t, Config{AllowUnixSockets: unixSockets}), map[bool]string{
+				false: "Address family not supported by protocol", true: "Connection refused",
+			}[unixSockets])
+		})
+	}
+}
+
+func testNetwork(t *testing.T, r *Runner, abstract string) {
 	python := needPython(t)
 	accepted := make(chan string, 4)
 	listen := func(network, address string) net.Listener {
@@ -148,9 +158,8 @@ func TestNetwork(t *testing.T) {
 	run := Run{Argv: []string{python, "-c", fmt.Sprintf(`
 import socket
 def attempt(family, address):
-    s = socket.socket(family, socket.SOCK_STREAM); s.settimeout(2)
-    try: s.connect(address); return "connected"
-    except OSError as e: return type(e).__name__
+    try: s = socket.socket(family, socket.SOCK_STREAM); s.settimeout(2); s.connect(address); return "connected"
+    except OSError as e: return e.strerror
 print(attempt(socket.AF_INET, ("127.0.0.1", %d)))
 print(attempt(socket.AF_UNIX, "\0%s%d"))
 try: s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect(("192.0.2.1", 53)); print("route")
@@ -158,7 +167,7 @@ except OSError as e: print(e.strerror)
 l = socket.create_server(("127.0.0.1", 0)); print(attempt(socket.AF_INET, l.getsockname()))
 `, port, canary, os.Getpid())}}
 	res, _ := mustExit(t, r, run)
-	if got, want := string(res.Stdout.Text), "ConnectionRefusedError\nConnectionRefusedError\nNetwork is unreachable\nconnected\n"; got != want {
+	if got, want := string(res.Stdout.Text), "Connection refused\n"+abstract+"\nNetwork is unreachable\nconnected\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	select {

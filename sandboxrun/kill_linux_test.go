@@ -25,6 +25,10 @@ func playRole() {
 		os.Exit(largeRole())
 	case "reaper":
 		os.Exit(reaperRole())
+	case "prober":
+		os.Exit(proberRole())
+	case "no seccomp":
+		os.Exit(noSeccompRole())
 	}
 }
 

@@ -18,12 +18,12 @@ const testUID = 60701
 func TestMain(m *testing.M) {
 	StageMain()
 	playRole()
-	// Fuzzing starts this binary again, where testUID may not reach it; no
-	// fuzz target needs a sandbox.
-	fuzzing := slices.ContainsFunc(os.Args, func(a string) bool {
-		return strings.HasPrefix(a, "-test.fuzz=") || strings.HasPrefix(a, "-test.fuzzworker")
+	// Fuzzing starts this binary again, where testUID may not reach it, and
+	// -update writes into testdata; neither needs a sandbox.
+	asRoot := slices.ContainsFunc(os.Args, func(a string) bool {
+		return strings.HasPrefix(a, "-test.fuzz=") || strings.HasPrefix(a, "-test.fuzzworker") || a == "-update"
 	})
-	if os.Geteuid() == 0 && !fuzzing {
+	if os.Geteuid() == 0 && !asRoot {
 		os.Exit(asUser())
 	}
 	os.Exit(m.Run())

@@ -97,7 +97,7 @@ func (r *Runner) selfTest(ctx context.Context) error {
 	}
 	defer drop()
 	l := Limits{Timeout: probeTime}.Filled()
-	s, err := openSession(r.cfg.Self, spec{Disk: disk, Bytes: 1 << 20, Inodes: 256}, nil, nil, Run{}, l)
+	s, err := openSession(r.cfg.Self, spec{Disk: disk, Bytes: 1 << 20, Inodes: 256}, bwrapInput{}, Run{}, l)
 	if err != nil {
 		return diagnoseStart(err, readFacts("/"))
 	}

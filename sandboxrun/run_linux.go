@@ -68,14 +68,14 @@ func (r *Runner) once(ctx context.Context, b *bwrap, run Run, each func(Change) 
 		Bwrap: b.path, Command: append([]string{"bwrap", "--args", fmt.Sprint(bwrapArgsFD), "--"}, run.Argv...),
 		Data: len(data), Rlimits: rlimits(l), Diff: each != nil,
 	}
-	v := view{workspace: mergedDir, data: data, firstData: bwrapDataFD, root: hostRoot("/")}
+	v := view{workspace: mergedDir, data: data, firstData: bwrapDataFD, filter: bwrapFilterFD, root: hostRoot("/")}
 	for i, bind := range run.Binds {
 		sp.Binds = append(sp.Binds, bind.Source)
 		v.binds = append(v.binds, fmt.Sprintf("%s/%d", bindDir, i))
 	}
 	args := append(bwrapArgs(run, l, v), "--info-fd", fmt.Sprint(bwrapInfoFD),
 		"--json-status-fd", fmt.Sprint(bwrapStatusFD), "--block-fd", fmt.Sprint(bwrapBlockFD))
-	s, err := openSession(r.cfg.Self, sp, args, data, run, l)
+	s, err := openSession(r.cfg.Self, sp, bwrapInput{args, r.filter, data}, run, l)
 	if err != nil {
 		return Result{Outcome: SetupFailed, ExitCode: -1}, diagnoseStart(err, readFacts("/"))
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"runtime"
 	"sync"
 )
 
@@ -21,6 +22,11 @@ type Config struct {
 	// Disk keeps what scripts write in Scratch. The limit on written bytes is
 	// then watched every 100 ms, which is soft, instead of enforced.
 	Disk bool
+	// AllowUnixSockets lets scripts make sockets of the family AF_UNIX, which
+	// the system call filter refuses otherwise (EAFNOSUPPORT). Abstract ones
+	// are the sandbox's own. One with a name can be reached if its file can be
+	// seen: no directory that a Run shows may then hold a socket of the host.
+	AllowUnixSockets bool
 	// Self is the program that is started again as the stage and which
 	// holds this package. Empty: /proc/self/exe.
 	Self string
@@ -29,6 +35,9 @@ type Config struct {
 // Runner runs scripts in sandboxes. It may be used by any number of goroutines.
 type Runner struct {
 	cfg Config
+	// filter is the system call filter, ready for bubblewrap. Nothing runs without.
+	filter    []byte
+	filterErr error // why there is none
 
 	mu    sync.Mutex
 	bwrap *bwrap // nil until it was found
@@ -57,6 +66,7 @@ func New(ctx context.Context, cfg Config) (*Runner, error) {
 		}
 	}
 	r := &Runner{cfg: cfg, disk: cfg.Disk}
+	r.filter, r.filterErr = compileFilter(runtime.GOARCH, filterRules(cfg.AllowUnixSockets))
 	if _, err := r.find(ctx); err != nil && ctx.Err() != nil {
 		return nil, fmt.Errorf("sandboxrun: %w", context.Cause(ctx))
 	}
@@ -65,6 +75,9 @@ func New(ctx context.Context, cfg Config) (*Runner, error) {
 
 // find returns the bubblewrap to use. A failure is not remembered.
 func (r *Runner) find(ctx context.Context) (*bwrap, error) {
+	if r.filterErr != nil {
+		return nil, unavailable("scripts cannot be sandboxed: "+r.filterErr.Error(), "run mcp-vdisk on amd64 or arm64", "")
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.bwrap != nil {

@@ -53,8 +53,15 @@ type session struct {
 	stuck                bool    // the stage did not answer in time
 }
 
+// bwrapInput is what bubblewrap reads from descriptors.
+type bwrapInput struct {
+	args   []string
+	filter []byte
+	data   []Data
+}
+
 // openSession makes the pipes and starts the stage. It must be closed.
-func openSession(self string, sp spec, args []string, data []Data, r Run, l Limits) (*session, error) {
+func openSession(self string, sp spec, in bwrapInput, r Run, l Limits) (*session, error) {
 	s := &session{
 		exited: make(chan struct{}), flooded: make(chan struct{}), stdinDone: make(chan error, 1),
 		released: make(chan struct{}), gone: make(chan struct{}), done: make(chan struct{}),
@@ -66,7 +73,7 @@ func openSession(self string, sp spec, args []string, data []Data, r Run, l Limi
 	if r.Tap != nil {
 		s.tap = &tap{f: r.Tap, left: l.OutputMax}
 	}
-	files, err := s.files(sp, args, data, r.Stdin != nil)
+	files, err := s.files(sp, in, r.Stdin != nil)
 	if err == nil {
 		err = s.start(self, files)
 	}
@@ -89,7 +96,7 @@ func openSession(self string, sp spec, args []string, data []Data, r Run, l Limi
 
 // files makes the descriptors of the stage, in their order. What was made is
 // returned with an error, too, so that it can be closed.
-func (s *session) files(sp spec, args []string, data []Data, stdin bool) (files []*os.File, err error) {
+func (s *session) files(sp spec, in bwrapInput, stdin bool) (files []*os.File, err error) {
 	toChild := func(mine **os.File, childReads bool) {
 		if err == nil {
 			var child *os.File
@@ -120,15 +127,18 @@ func (s *session) files(sp spec, args []string, data []Data, stdin bool) (files 
 		null()
 	}
 	toChild(&s.streams[0], false)
-	if memory("stage-log", nil); err == nil {
-		s.log = files[len(files)-1]
+	if err == nil {
+		if s.log, err = emptyFile("stage-log"); err == nil {
+			files = append(files, s.log)
+		}
 	}
 	toChild(&s.control, true)
 	toChild(&s.report, false)
 	memory("stage-orders", sp.marshal())
 	toChild(&s.streams[1], false)
-	memory("bwrap-args", joinArgs(args))
-	for _, d := range data {
+	memory("bwrap-args", joinArgs(in.args))
+	memory("filter", in.filter)
+	for _, d := range in.data {
 		memory("data", d.Bytes)
 	}
 	return files, err

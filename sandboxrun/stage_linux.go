@@ -26,7 +26,8 @@ const (
 	fdSpec    = 5 // memory file with the spec
 	fdStderr  = 6 // of the script
 	fdArgs    = 7 // memory file with the options of bwrap
-	fdData    = 8 // and up: memory files of Data
+	fdFilter  = 8 // memory file with the system call filter
+	fdData    = 9 // and up: memory files of Data
 )
 
 // The descriptors of bwrap.
@@ -35,7 +36,8 @@ const (
 	bwrapInfoFD   = 4
 	bwrapStatusFD = 5
 	bwrapBlockFD  = 6
-	bwrapDataFD   = 7
+	bwrapFilterFD = 7
+	bwrapDataFD   = 8
 )
 
 const orderKill = 'k'
@@ -168,7 +170,7 @@ func (s *stageRun) start() (*box, error) {
 	if err != nil {
 		return nil, fail("pipes", err)
 	}
-	files := []uintptr{fdStdin, fdStdout, fdStderr, fdArgs, uintptr(info[1]), uintptr(status[1]), uintptr(block[0])}
+	files := []uintptr{fdStdin, fdStdout, fdStderr, fdArgs, uintptr(info[1]), uintptr(status[1]), uintptr(block[0]), fdFilter}
 	for i := range s.spec.Data {
 		files = append(files, uintptr(fdData+i))
 	}
@@ -234,7 +236,7 @@ func (s *stageRun) letGo(fds ...int) {
 	for i := range s.spec.Data {
 		fds = append(fds, fdData+i)
 	}
-	for _, fd := range append(fds, fdStdin, fdStdout, fdStderr, fdArgs, fdSpec) {
+	for _, fd := range append(fds, fdStdin, fdStdout, fdStderr, fdArgs, fdFilter, fdSpec) {
 		unix.Close(fd)
 	}
 }

@@ -22,7 +22,7 @@ chmod 0 closed locked; chmod 555 ro`
 
 // python is a step in that language.
 func python(source string) string {
-	return "python3 - <<'PYTHON'\nimport os, shutil, socket, sqlite3\n" + source + "\nPYTHON"
+	return "python3 - <<'PYTHON'\nimport os, shutil, sqlite3\n" + source + "\nPYTHON"
 }
 
 // TestOracle: what a script leaves on a disk is what it leaves in a directory.
@@ -69,7 +69,7 @@ func TestOracle(t *testing.T) {
 		{"write through links", `echo more >>link; echo 1 >dirlink/via; rm dirlink/x; mv dirlink/y dirlink/in/`, ""},
 		{"hard links", `echo h >h1; ln h1 h2; echo more >>h2; ln b hb; ln link hl; ln dir/x x2; echo more >>x2; cp -al dir/in linked`, ""},
 		{"fifo and socket", `mkfifo p dir/p; rm a; mkfifo a; rm -r emptydir; mkfifo emptydir
-			` + python(`socket.socket(socket.AF_UNIX).bind("s"); os.remove("b"); socket.socket(socket.AF_UNIX).bind("b")`), "4 fifos, 2 sockets"},
+			` + python(`os.mknod("s", 0o140755); os.remove("b"); os.mknod("b", 0o140755)`), "4 fifos, 2 sockets"},
 		{"sparse", `truncate -s 50M hole; printf end | dd of=holes bs=1 seek=30000000 status=none; printf mid | dd of=holes bs=1 seek=9000000 conv=notrunc status=none
 			truncate -s 10M big; truncate -s 1M tail; echo end >>tail; : >z; truncate -s 1 z; fallocate -l 100000 reserved`, ""},
 		{"mode 000", `echo s >s; chmod 0 s; mkdir -p m/n; echo 1 >m/n/f; chmod 0 m/n/f m/n m; chmod 0 dir/in/z dir/in dir; chmod 0 a`, ""},
@@ -78,7 +78,7 @@ func TestOracle(t *testing.T) {
 		{"replace what has mode 000", `rm -f closed; echo new >closed; chmod 700 locked; rm -r locked; ln -s a locked`, ""},
 		{"move what has mode 000", `mv closed c2; mkdir m; echo 1 >m/f; chmod 0 m/f; mv m m2; chmod 0 m2`, ""},
 		{"read-only directory", `chmod 755 ro; echo 1 >ro/g; rm ro/f; chmod 555 ro; mkdir r2; echo 1 >r2/f; chmod 555 r2`, ""},
-		{"setuid, setgid, sticky", `chmod 6755 a; echo s >s; chmod 4711 s; mkdir t; chmod 3777 t; chmod 1755 dir; chmod g+s emptydir`, ""},
+		{"sticky", `chmod 1755 a; mkdir t; chmod 1777 t; chmod 1755 dir`, ""},
 		{"names of 255 bytes", fmt.Sprintf(`echo 1 >%s; mkdir dir/%s; echo 2 >dir/%s/%s; ln -s %s l`, long, long, long, long, long), ""},
 		{"odd names", `for n in $'new\n\nline' $'\n' $'tab\t' 'a\b' '\' $'\xff\xfe' $'\xc3' ' ' '  lead' 'trail ' $'\x01' $'\x7f' '*' '?' '~' '-rf' 'a:b' '"q"' "'" '$x' '...' '..a' 'é' $'e\xcc\x81' '漢字🎉' $'\u202e' 'C:' 'nul.txt'; do
 			echo 1 >"./$n"; mkdir -p ./odd/"$n"; echo 2 >./odd/"$n/$n"; ln -s "$n" ./odd/"l$n"; done`, ""},
@@ -266,7 +266,7 @@ func randomStep(rnd *rand.Rand, i int, name func() string) string {
 	case 9:
 		return fmt.Sprintf("ln %s %s", name(), to)
 	case 10:
-		return fmt.Sprintf("[ -d %s ] && chmod %o %s || chmod %o %s", to, []int{0o755, 0o700, 0o750}[rnd.IntN(3)], to, []int{0o644, 0o600, 0o4711}[rnd.IntN(3)], to)
+		return fmt.Sprintf("[ -d %s ] && chmod %o %s || chmod %o %s", to, []int{0o755, 0o700, 0o750}[rnd.IntN(3)], to, []int{0o644, 0o600, 0o711}[rnd.IntN(3)], to)
 	case 11:
 		// What a copy into itself makes depends on the order of a directory.
 		if from := name(); !strings.HasPrefix(from+"/", to+"/") && !strings.HasPrefix(to+"/", from+"/") {

@@ -125,9 +125,9 @@ func TestAScriptReachesNoSocketOfTheHost(t *testing.T) {
 	r = s.call("run_script", object{"language": "python", "source": fmt.Sprintf(`
 import socket
 def reach(family, address):
-    s = socket.socket(family)
-    s.settimeout(3)
     try:
+        s = socket.socket(family)
+        s.settimeout(3)
         s.connect(address)
         print("REACHED", address)
     except OSError as e:

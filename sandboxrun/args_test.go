@@ -68,7 +68,7 @@ func TestLimitsFilled(t *testing.T) {
 	if got := (Limits{}).Filled(); got != DefaultLimits() {
 		t.Errorf("got %+v", got)
 	}
-	l := Limits{Timeout: 1, WriteBytes: 2, WriteFiles: 3, TmpBytes: 4, ShmBytes: 5, HomeBytes: 6, Processes: 7, OpenFiles: 8, Head: 9, Tail: 10, OutputMax: 11}
+	l := Limits{Timeout: 1, WriteBytes: 2, WriteFiles: 3, TmpBytes: 4, ShmBytes: 5, HomeBytes: 6, MemoryBytes: 12, Processes: 7, OpenFiles: 8, Head: 9, Tail: 10, OutputMax: 11}
 	if got := l.Filled(); got != l {
 		t.Errorf("got %+v", got)
 	}

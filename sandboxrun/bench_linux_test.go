@@ -19,6 +19,29 @@ func BenchmarkPython(b *testing.B) {
 	benchmarkAgainstBare(b, []string{"/usr/bin/python3", "-c", "pass"})
 }
 
+// BenchmarkGroup runs the same command with and without control groups in turns
+// and reports what they cost.
+func BenchmarkGroup(b *testing.B) {
+	grouped, weak := groupRunner(b), runnerWith(b, Config{Group: "none-of-this-name"})
+	run := bash(`true`)
+	run.Lower = b.TempDir()
+	var with, without []time.Duration
+	for b.Loop() {
+		for r, list := range map[*Runner]*[]time.Duration{grouped: &with, weak: &without} {
+			*list = append(*list, timed(func() {
+				if res, err := r.Run(b.Context(), run, func(Change) error { return nil }); err != nil || res.ExitCode != 0 {
+					b.Fatal(res, err)
+				}
+			}))
+		}
+	}
+	w, o := median(with), median(without)
+	b.ReportMetric(float64(w)/1e6, "group-ms")
+	b.ReportMetric(float64(o)/1e6, "none-ms")
+	b.ReportMetric(float64(w-o)/1e6, "cost-ms")
+	b.ReportMetric(float64(with[0]-without[0])/1e6, "cost-min-ms") // median has sorted them
+}
+
 func benchmarkAgainstBare(b *testing.B, argv []string) {
 	r := newRunner(b)
 	lower := b.TempDir()

@@ -126,6 +126,10 @@ func diagnoseStep(f failure, h hostFacts) error {
 		return noOverlay(f, errno, h)
 	case stepTest:
 		return unavailable("overlayfs of this kernel does not work as needed: "+f.Detail, "use a kernel of 5.11 or newer", f.Error())
+	case stepGroup:
+		e := setupFailed("the sandbox could not be started in a control group: "+errno.Error(), "", f.Error())
+		e.noGroup = true
+		return e
 	case stepBwrap:
 		switch errno {
 		case syscall.E2BIG:

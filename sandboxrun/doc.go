@@ -45,10 +45,8 @@
 //
 // # Limits
 //
-// What it may write, open, fork and print is bounded by Limits. Memory is not:
-// that needs a cgroup. Until then a script is what the kernel takes first when
-// memory runs out. What it fills by writing is bounded, and Runner.Memory says
-// by how much.
+// What it may write, open, fork, print and use of memory is bounded by Limits.
+// Memory and processes need a control group for that: see below.
 //
 // Output is kept, the beginning and the end of it, for the Result; Run.Tap gets
 // all of it as it arrives.
@@ -58,8 +56,8 @@
 // A Runner runs any number of scripts at the same time, also over the same
 // directory: each has its own stage, overlay and namespaces, and sees nothing
 // of the others (TestRunsAtOnce). They share the memory of the host, so that a
-// caller bounds the sum of Runner.Memory over its runs by a share of
-// MemoryTotal. With changes on disk each run has its own locked directory in
+// caller bounds the sum of Runner.Memory and Limits.MemoryBytes over its runs by
+// a share of MemoryTotal. With changes on disk each run has its own locked directory in
 // Scratch.
 //
 // # The stage
@@ -74,7 +72,8 @@
 //     directories that are replaced would break; volatile, since nothing of it
 //     outlives the run). The lower directory is "." and the upper one is in
 //     /tmp, so that the mount options, which the script can read, tell nothing;
-//  3. starts bubblewrap with the overlay as the last mount. Its first process
+//  3. starts bubblewrap in the control groups of the run, with the overlay as
+//     the last mount. Its first process
 //     waits while the stage sets the rlimits (prlimit) and opens a pidfd;
 //  4. lets it go, and waits for its end or for the order to kill it;
 //  5. kills whatever is left, walks the upper directory, streams what it finds
@@ -90,9 +89,30 @@
 // The parent trusts the stream as little as it would trust the script: every
 // length has a limit, every path and every order is checked (FuzzStream).
 //
+// # Control groups
+//
+// Each run has a group of its own for memory and pids where there is a place to
+// make one:
+//   - with cgroup v1, below a directory that root handed over (HandOver);
+//   - with cgroup v2, below the group of this process, if that was delegated to
+//     this user and holds no other process.
+//
+// Elsewhere there are rlimits only. Runner.Limits says which it is and why, and
+// Probe looks at a run from outside to see that it is so.
+//
+// bubblewrap and all below it are in the group; the stage is not, so that it
+// outlives them and reads the changes. What the script writes to a tmpfs counts
+// as memory of its group, which is why the group has room for all of that
+// besides Limits.MemoryBytes. With v2 the kernel kills the whole group when it
+// has no memory left (memory.oom.group). With v1 it kills one process, and the
+// rest is killed within 50 ms from here. Either way the outcome is what the
+// group has counted: MemoryLimit, or PidsLimit when the command failed after a
+// process or a thread was refused to it. A process that the kernel kills because
+// the host has no memory left is Signaled: SIGKILL.
+//
 // # What a kill leaves
 //
-// Nothing. The stage is pid 1 of its pid namespace. However it ends — by
+// Nothing that runs. The stage is pid 1 of its pid namespace. However it ends — by
 // itself, by the order of its parent, by the death of its parent (PDEATHSIG,
 // and the end of file on its control pipe), by the kernel — all processes
 // below it are killed and waited for before its own end can be seen, and the
@@ -100,7 +120,8 @@
 // the death of any process leaves another behind; bubblewrap's own
 // --die-with-parent has such a moment before the command starts. With changes
 // kept on disk (Config.Disk) a killed server leaves a directory in Scratch,
-// which the next New removes.
+// and everywhere its empty control groups; the next New removes them. They are
+// locked for as long as their run lasts.
 //
 // PDEATHSIG is about threads. The goroutines that start the stage, and in it
 // bubblewrap, are locked to their threads while the child lives.
@@ -128,5 +149,6 @@
 //     (EOVERFLOW).
 //   - bubblewrap says 128 + n both for a death by signal n and for an exit
 //     code of that value. It is reported as the signal.
-//   - The tmpfs at /tmp, /dev/shm and /home/user limit bytes, not files.
+//   - The tmpfs at /tmp, /dev/shm and /home/user limit bytes, not files; the
+//     kernel's memory for their names counts in the group.
 package sandboxrun

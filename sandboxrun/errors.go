@@ -29,6 +29,8 @@ type SetupError struct {
 	kind   error
 	// onDisk: keeping the changes in a scratch directory would help.
 	onDisk bool
+	// noGroup: the run can go on without a control group.
+	noGroup bool
 }
 
 func (e *SetupError) Error() string { return e.kind.Error() + ": " + e.Cause }
@@ -40,4 +42,10 @@ func (e *SetupError) Unwrap() error { return e.kind }
 func helpedByDisk(err error) bool {
 	var e *SetupError
 	return errors.As(err, &e) && e.onDisk
+}
+
+// helpedByNoGroup reports whether the same run may succeed without a group.
+func helpedByNoGroup(err error) bool {
+	var e *SetupError
+	return errors.As(err, &e) && e.noGroup
 }

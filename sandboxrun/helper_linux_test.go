@@ -14,7 +14,7 @@ import (
 
 // probed is what this host can do, found out once.
 var probed = sync.OnceValue(func() Report {
-	r, err := New(context.Background(), Config{})
+	r, err := New(context.Background(), Config{Group: testGroup})
 	if err != nil {
 		return Report{Cause: err.Error()}
 	}
@@ -31,6 +31,9 @@ func runnerWith(t testing.TB, cfg Config) *Runner {
 	t.Helper()
 	if rep := probed(); !rep.OK {
 		t.Skipf("SKIP no sandbox on this host: %s; %s", rep.Cause, rep.Remedy)
+	}
+	if cfg.Group == "" {
+		cfg.Group = testGroup
 	}
 	r, err := New(context.Background(), cfg)
 	if err != nil {

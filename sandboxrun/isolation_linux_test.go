@@ -202,10 +202,6 @@ func TestRunsAreApart(t *testing.T) {
 	}
 }
 
-type readerFunc func([]byte) (int, error)
-
-func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
-
 // TestPlantedLinks: links in the workspace lead no mount out of it (CVE-2026-87766).
 func TestPlantedLinks(t *testing.T) {
 	r := newRunner(t)

@@ -34,7 +34,7 @@ func playRole() {
 
 // serverRole runs a script that does not end by itself, until it is killed.
 func serverRole() int {
-	r, err := New(context.Background(), Config{Disk: os.Getenv("SCRATCH") != "", Scratch: os.Getenv("SCRATCH")})
+	r, err := New(context.Background(), Config{Disk: os.Getenv("SCRATCH") != "", Scratch: os.Getenv("SCRATCH"), Group: testGroup})
 	if err != nil {
 		return 1
 	}
@@ -108,9 +108,13 @@ func TestServerIsKilled(t *testing.T) {
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
-			// On disk a killed server leaves its directory; the next one removes it.
+			// A killed server leaves its control group, and on disk its directory;
+			// the next one removes them.
+			r := runnerWith(t, Config{Disk: disk, Scratch: scratch})
+			if left := runGroups(t); len(left) > 0 {
+				t.Errorf("groups %q are left; %+v", left, r.Limits())
+			}
 			if disk {
-				runnerWith(t, Config{Disk: true, Scratch: scratch})
 				if list, err := os.ReadDir(scratch); err != nil || len(list) > 0 {
 					t.Errorf("scratch has %v (%v)", list, err)
 				}

@@ -57,7 +57,7 @@ func maxChild() int64 {
 // most that any other had.
 func largeRole() int {
 	const size = 300_000_000
-	r, err := New(context.Background(), Config{Disk: true, Scratch: os.Getenv("SCRATCH")})
+	r, err := New(context.Background(), Config{Disk: true, Scratch: os.Getenv("SCRATCH"), Group: testGroup})
 	if err != nil {
 		fmt.Println(err)
 		return 1

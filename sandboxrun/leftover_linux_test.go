@@ -44,7 +44,7 @@ func descendants(t testing.TB) []string {
 
 // footprint is what a run could leave behind.
 type footprint struct {
-	processes, mounts, descriptors, goroutines, files int
+	processes, mounts, descriptors, goroutines, files, groups int
 }
 
 func measure(t testing.TB) footprint {
@@ -55,7 +55,19 @@ func measure(t testing.TB) footprint {
 	must(t, err)
 	files := 0
 	must(t, filepath.Walk(os.TempDir(), func(string, os.FileInfo, error) error { files++; return nil }))
-	return footprint{len(descendants(t)), strings.Count(string(mounts), "\n"), len(fds), runtime.NumGoroutine(), files}
+	return footprint{len(descendants(t)), strings.Count(string(mounts), "\n"), len(fds), runtime.NumGoroutine(), files, len(runGroups(t))}
+}
+
+// runGroups lists the groups of runs that this user's Runners have made.
+func runGroups(t testing.TB) []string {
+	t.Helper()
+	var found []string
+	for _, h := range findGroups("/", testGroup).hierarchies {
+		dirs, err := filepath.Glob(h.dir + "/" + groupPrefix + "*")
+		must(t, err)
+		found = append(found, dirs...)
+	}
+	return found
 }
 
 // sameFootprint fails the test unless the footprint is what it was. A goroutine

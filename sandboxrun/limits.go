@@ -14,7 +14,14 @@ type Limits struct {
 	// TmpBytes, ShmBytes and HomeBytes are the sizes of /tmp, /dev/shm and
 	// $HOME, which are empty at the start and vanish at the end.
 	TmpBytes, ShmBytes, HomeBytes int64
-	// Processes (with threads) and OpenFiles (for each process) are rlimits.
+	// MemoryBytes is what the processes of the script may use together, besides
+	// what they write to files in memory (Runner.Memory): the two have one limit,
+	// which is their sum. More kills all of them. Runner.Limits says whether a
+	// control group sees to it; without one, each process may have this much
+	// address space, 4 GiB at least.
+	MemoryBytes int64
+	// Processes counts threads, too, and the init of the sandbox; OpenFiles is
+	// for each process. More of either is refused to the script.
 	Processes, OpenFiles uint64
 	// Head and Tail are the bytes kept of the beginning and the end of each
 	// stream. What is between is counted and dropped.
@@ -31,7 +38,7 @@ func DefaultLimits() Limits {
 		Timeout:    600 * time.Second,
 		WriteBytes: 256 * mib, WriteFiles: 65536,
 		TmpBytes: 256 * mib, ShmBytes: 64 * mib, HomeBytes: 64 * mib,
-		Processes: 256, OpenFiles: 1024,
+		MemoryBytes: 1024 * mib, Processes: 256, OpenFiles: 1024,
 		Head: 192 << 10, Tail: 64 << 10,
 		OutputMax: 64 * mib,
 	}
@@ -46,6 +53,7 @@ func (l Limits) Filled() Limits {
 	orDefault(&l.TmpBytes, d.TmpBytes)
 	orDefault(&l.ShmBytes, d.ShmBytes)
 	orDefault(&l.HomeBytes, d.HomeBytes)
+	orDefault(&l.MemoryBytes, d.MemoryBytes)
 	orDefault(&l.Processes, d.Processes)
 	orDefault(&l.OpenFiles, d.OpenFiles)
 	orDefault(&l.Head, d.Head)

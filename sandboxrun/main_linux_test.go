@@ -1,6 +1,7 @@
 package sandboxrun
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -44,10 +45,20 @@ func asUser() int {
 	args, collect := movedFiles(home)
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Args[0] = filepath.Base(os.Args[0])
-	cmd.Env = []string{"HOME=" + home, "TMPDIR=" + home, "PATH=/usr/local/bin:/usr/bin:/bin"}
+	group := fmt.Sprintf("mcp-vdisk-test-%d", os.Getpid())
+	if err := HandOver(group, testUID, testUID); err != nil {
+		fmt.Fprintln(os.Stderr, "the tests have no control groups:", err)
+	}
+	defer takeBack(group)
+	v2 := handOverV2(group)
+	defer v2.takeBack()
+	cmd.Env = []string{"HOME=" + home, "TMPDIR=" + home, "PATH=/usr/local/bin:/usr/bin:/bin", groupEnv + "=" + group}
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Credential: &syscall.Credential{Uid: testUID, Gid: testUID, Groups: []uint32{}},
+	}
+	if v2.dir != nil {
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(v2.dir.Fd())
 	}
 	err = cmd.Run()
 	collect()
@@ -56,6 +67,57 @@ func asUser() int {
 	}
 	fmt.Fprintln(os.Stderr, "cannot drop root for the tests:", err)
 	return 1
+}
+
+// groupEnv names the groups that root handed over to the tests.
+const groupEnv = "SANDBOXRUN_TEST_GROUP"
+
+var testGroup = os.Getenv(groupEnv)
+
+// takeBack removes the groups of the tests, and complains if they are not empty.
+func takeBack(name string) {
+	for _, controller := range []string{"memory", "pids"} {
+		dir, err := ownGroup("/", controller)
+		if err != nil {
+			continue
+		}
+		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			fmt.Fprintln(os.Stderr, "the tests left something in their control group:", err)
+		}
+	}
+}
+
+// groupV2 is a cgroup v2 that is delegated to the tests as systemd would do it,
+// whatever controllers it has. The tests are started in it.
+type groupV2 struct{ dir *os.File }
+
+func handOverV2(name string) (g groupV2) {
+	own, err := ownGroup("/", "")
+	if err != nil {
+		return g
+	}
+	dir := filepath.Join(own, name)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return g
+	}
+	for _, file := range []string{"", "cgroup.procs", "cgroup.subtree_control", "cgroup.threads"} {
+		if err := os.Chown(filepath.Join(dir, file), testUID, testUID); err != nil {
+			fmt.Fprintln(os.Stderr, "delegate a cgroup v2 to the tests:", err)
+		}
+	}
+	g.dir, _ = os.Open(dir)
+	return g
+}
+
+func (g groupV2) takeBack() {
+	if g.dir == nil {
+		return
+	}
+	defer g.dir.Close()
+	_ = removeGroup(filepath.Join(g.dir.Name(), serverGroup), groupTime)
+	if err := removeGroup(g.dir.Name(), groupTime); err != nil {
+		fmt.Fprintln(os.Stderr, "the tests left something in their cgroup v2:", err)
+	}
 }
 
 // movedFiles gives the files that go test asks for (logs, profiles) a place

@@ -9,7 +9,8 @@ const smallTmpfs = 1 << 20
 // writing: its /tmp, /dev/shm and home directory, and, as long as they are not
 // kept on disk, its changes. A caller that runs several at once bounds their
 // sum by a share of MemoryTotal. Not counted are what the processes of the run
-// use themselves, and the kernel's own for each file, about a kilobyte.
+// use themselves, which Limits.MemoryBytes bounds, and the kernel's own for each
+// file, about a kilobyte, which a control group counts with that.
 //
 // The answer changes once, at most: on a kernel whose tmpfs cannot hold the
 // changes the first run moves them to Config.Scratch.

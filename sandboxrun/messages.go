@@ -16,6 +16,8 @@ type spec struct {
 	Bwrap   string   // "" = only set the stage up and test the overlay
 	Command []string // argument list of bwrap; its options are in a memfd
 	Data    int      // number of data descriptors
+	Tasks   int      // number of tasks files of cgroups v1, whose descriptors follow those of the data
+	Group   bool     // one descriptor more is the directory of a cgroup v2
 	Rlimits []rlimit
 	Diff    bool // stream the upper
 }
@@ -34,6 +36,8 @@ func (s spec) marshal() []byte {
 	b = appendString(b, s.Bwrap)
 	b = appendStrings(b, s.Command)
 	b = binary.AppendUvarint(b, uint64(s.Data))
+	b = binary.AppendUvarint(b, uint64(s.Tasks))
+	b = appendBool(b, s.Group)
 	b = binary.AppendUvarint(b, uint64(len(s.Rlimits)))
 	for _, l := range s.Rlimits {
 		b = binary.AppendUvarint(b, uint64(l.resource))
@@ -45,7 +49,7 @@ func (s spec) marshal() []byte {
 func parseSpec(b []byte) (spec, error) {
 	p := payloadReader{rest: b}
 	s := spec{Lower: p.string(), Disk: p.string(), Bytes: p.uint(), Inodes: p.uint(), Binds: p.strings(), Bwrap: p.string(), Command: p.strings()}
-	s.Data = int(p.uint())
+	s.Data, s.Tasks, s.Group = int(p.uint()), int(p.uint()), p.bool()
 	s.Rlimits = make([]rlimit, p.count())
 	for i := range s.Rlimits {
 		s.Rlimits[i] = rlimit{int(p.uint()), p.uint()}

@@ -33,4 +33,15 @@ func MemoryTotal() (int64, error) {
 	return 0, fmt.Errorf("sandboxrun: size of the memory: %w", errors.ErrUnsupported)
 }
 
+// HandOver returns errors.ErrUnsupported: there are no control groups here.
+func HandOver(string, int, int) error {
+	return fmt.Errorf("sandboxrun: control groups: %w", errors.ErrUnsupported)
+}
+
+func findGroups(string, string) groups {
+	return groups{noMemory: "control groups need Linux", noPids: "control groups need Linux"}
+}
+
+func sweepGroups(groups) {}
+
 func sweepScratch(string) error { return nil }

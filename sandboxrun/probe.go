@@ -9,6 +9,9 @@ type Report struct {
 	Version string // of bubblewrap
 	Kernel  string // release
 	Upper   string // where changes are kept: "tmpfs" or "disk"
+	// Limits are what bounds memory and pids; see Runner.Limits. They do not
+	// change Level: files and scripts work without.
+	Limits []Enforcement
 	// Cause and Remedy are set when OK is false.
 	Cause, Remedy string
 	Checks        []Check
@@ -16,7 +19,7 @@ type Report struct {
 
 // Check is one thing that was tried.
 type Check struct {
-	Name   string // "stage", "bubblewrap", "sandbox"
+	Name   string // "stage", "bubblewrap", "sandbox"; "limits" where groups can be made
 	OK     bool
 	Detail string
 }

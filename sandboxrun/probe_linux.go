@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"time"
@@ -17,7 +18,8 @@ const probeTime = 10 * time.Second
 
 // Probe tries what a run needs, in parts, so that the cause can be told: the
 // stage with its overlay alone, bubblewrap with the production options alone,
-// and a whole run. It changes nothing on the host.
+// a whole run, and, where groups can be made, a run that is looked at while it
+// is in one. It leaves nothing on the host.
 func (r *Runner) Probe(ctx context.Context) Report {
 	rep := Report{Level: "L1", Kernel: kernel(), Upper: "tmpfs"}
 	b, err := r.find(ctx)
@@ -29,6 +31,7 @@ func (r *Runner) Probe(ctx context.Context) Report {
 	}
 	if err != nil {
 		rep.blame("bubblewrap", err)
+		rep.Limits = r.Limits()
 		return rep
 	}
 	for _, step := range []struct {
@@ -44,6 +47,10 @@ func (r *Runner) Probe(ctx context.Context) Report {
 		}
 		rep.Checks = append(rep.Checks, Check{Name: step.name, OK: true})
 	}
+	if rep.Cause == "" && len(r.places()) > 0 {
+		rep.Checks = append(rep.Checks, r.checkLimits(ctx))
+	}
+	rep.Limits = r.Limits()
 	if r.onDisk() {
 		rep.Upper = "disk"
 	}
@@ -97,7 +104,7 @@ func (r *Runner) selfTest(ctx context.Context) error {
 	}
 	defer drop()
 	l := Limits{Timeout: probeTime}.Filled()
-	s, err := openSession(r.cfg.Self, spec{Disk: disk, Bytes: 1 << 20, Inodes: 256}, bwrapInput{}, Run{}, l)
+	s, err := openSession(r.cfg.Self, spec{Disk: disk, Bytes: 1 << 20, Inodes: 256}, bwrapInput{}, Run{}, l, nil)
 	if err != nil {
 		return diagnoseStart(err, readFacts("/"))
 	}
@@ -141,3 +148,47 @@ func (r *Runner) tryRun(ctx context.Context) error {
 	}
 	return err
 }
+
+// checkLimits runs a command in a group and looks whether the group has it and
+// is limited. If not, groups are given up: what does not hold is not said to.
+func (r *Runner) checkLimits(ctx context.Context) Check {
+	ctx, cancel := context.WithTimeout(ctx, probeTime)
+	defer cancel()
+	err := r.tryLimits(ctx)
+	if err == nil {
+		return Check{Name: "limits", OK: true}
+	}
+	text := strings.TrimPrefix(err.Error(), "sandboxrun: ")
+	if ctx.Err() == nil {
+		r.dropGroups("a test run was not held by its control group: " + text)
+	}
+	return Check{Name: "limits", Detail: text}
+}
+
+func (r *Runner) tryLimits(ctx context.Context) error {
+	l := Limits{Timeout: probeTime}.Filled()
+	g, err := r.newGroup(l)
+	if err != nil {
+		return bare(err)
+	}
+	defer g.remove()
+	b, err := r.find(ctx)
+	if err != nil {
+		return err
+	}
+	// The command waits for its input, which is asked for once it runs.
+	var held error
+	run := Run{Argv: []string{"/usr/bin/env", "cat"}, Limits: l, Stdin: readerFunc(func([]byte) (int, error) {
+		held = g.check(l)
+		return 0, io.EOF
+	})}
+	res, err := r.in(ctx, g, b, run, nil)
+	if err == nil && (res.Outcome != Exited || res.ExitCode != 0) {
+		err = fmt.Errorf("a test command ended with %s (exit %d)", res.Outcome, res.ExitCode)
+	}
+	return errors.Join(err, held)
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }

@@ -68,8 +68,12 @@ const (
 	Signaled    Outcome = "signaled"
 	TimedOut    Outcome = "timed_out"
 	OutputLimit Outcome = "output_limit"
-	MemoryLimit Outcome = "memory_limit" // needs a cgroup
-	PidsLimit   Outcome = "pids_limit"   // needs a cgroup
+	// MemoryLimit: the processes used more memory than they may, and all were
+	// killed. It needs a control group: see Runner.Limits.
+	MemoryLimit Outcome = "memory_limit"
+	// PidsLimit: the command failed and had been refused another process or
+	// thread. One that copes and exits with 0 has Exited. It needs a control group.
+	PidsLimit Outcome = "pids_limit"
 	// DiskLimit: the command failed and there was no room left where it
 	// writes. A command that handles ENOSPC and exits with 0 has Exited.
 	DiskLimit   Outcome = "disk_limit"

@@ -46,6 +46,11 @@ func (r *Runner) Run(ctx context.Context, run Run, each func(Change) error) (Res
 		return res, err
 	}
 	res, err = r.once(ctx, b, run, each)
+	// The kernel lets nothing be started in a group: do without from now on.
+	if helpedByNoGroup(err) {
+		r.dropGroups(err.(*SetupError).Cause)
+		res, err = r.once(ctx, b, run, each)
+	}
 	// Memory cannot hold the changes on this kernel: use the scratch directory
 	// from now on. Another run may have found that out meanwhile.
 	if helpedByDisk(err) && r.fallBack() {
@@ -54,8 +59,22 @@ func (r *Runner) Run(ctx context.Context, run Run, each func(Change) error) (Res
 	return res, err
 }
 
-// once runs the script with the place for its changes as it is set.
+// once runs the script with the place for its changes as it is set, in a group
+// if there is a place for one. A group that cannot be made is missed, and said
+// so by Limits: the next run tries again.
 func (r *Runner) once(ctx context.Context, b *bwrap, run Run, each func(Change) error) (Result, error) {
+	g, err := r.newGroup(run.Limits.Filled())
+	fault := ""
+	if err != nil {
+		fault = "the last run could not have a control group: " + errnoText(err)
+	}
+	r.noteGroup(fault)
+	defer g.remove()
+	return r.in(ctx, g, b, run, each)
+}
+
+// in runs the script in a group; nil is none.
+func (r *Runner) in(ctx context.Context, g *group, b *bwrap, run Run, each func(Change) error) (Result, error) {
 	l := run.Limits.Filled()
 	disk, drop, err := r.scratch()
 	if err != nil {
@@ -66,7 +85,7 @@ func (r *Runner) once(ctx context.Context, b *bwrap, run Run, each func(Change) 
 	sp := spec{
 		Lower: run.Lower, Disk: disk, Bytes: uint64(l.WriteBytes), Inodes: uint64(l.WriteFiles),
 		Bwrap: b.path, Command: append([]string{"bwrap", "--args", fmt.Sprint(bwrapArgsFD), "--"}, run.Argv...),
-		Data: len(data), Rlimits: rlimits(l), Diff: each != nil,
+		Data: len(data), Rlimits: rlimits(l, g.limitsMemory()), Diff: each != nil,
 	}
 	v := view{workspace: mergedDir, data: data, firstData: bwrapDataFD, filter: bwrapFilterFD, root: hostRoot("/")}
 	for i, bind := range run.Binds {
@@ -75,24 +94,33 @@ func (r *Runner) once(ctx context.Context, b *bwrap, run Run, each func(Change) 
 	}
 	args := append(bwrapArgs(run, l, v), "--info-fd", fmt.Sprint(bwrapInfoFD),
 		"--json-status-fd", fmt.Sprint(bwrapStatusFD), "--block-fd", fmt.Sprint(bwrapBlockFD))
-	s, err := openSession(r.cfg.Self, sp, bwrapInput{args, r.filter, data}, run, l)
+	s, err := openSession(r.cfg.Self, sp, bwrapInput{args, r.filter, data}, run, l, g)
 	if err != nil {
 		return Result{Outcome: SetupFailed, ExitCode: -1}, diagnoseStart(err, readFacts("/"))
 	}
 	return s.run(ctx, run, l, each)
 }
 
+// leastSpace is the least limit on address space: programs reserve far more
+// than they use.
+const leastSpace = 4 << 30
+
 // rlimits are set on the first process of the sandbox and inherited by all.
 // The CPU limit can only be reached by a process that outlived the timeout.
-func rlimits(l Limits) []rlimit {
+// Address space is limited only where no group limits memory.
+func rlimits(l Limits, memory bool) []rlimit {
 	cpu := uint64(l.Timeout.Seconds())*uint64(max(1, runtime.NumCPU())) + 1
-	return []rlimit{
+	list := []rlimit{
 		{unix.RLIMIT_NPROC, l.Processes},
 		{unix.RLIMIT_NOFILE, l.OpenFiles},
 		{unix.RLIMIT_CORE, 0},
 		{unix.RLIMIT_MEMLOCK, 64 << 10},
 		{unix.RLIMIT_CPU, cpu},
 	}
+	if !memory {
+		list = append(list, rlimit{unix.RLIMIT_AS, uint64(max(l.MemoryBytes, leastSpace))})
+	}
+	return list
 }
 
 // run follows the session to its end.
@@ -128,16 +156,21 @@ func (s *session) run(ctx context.Context, run Run, l Limits, each func(Change) 
 		res.Outcome = Cancelled
 		return res, fmt.Errorf("sandboxrun: %w", context.Cause(ctx))
 	}
+	oom := s.group.outOfMemory()
 	if err != nil {
+		if oom && !s.hasStarted() {
+			res.Outcome = MemoryLimit // not even the sandbox fitted
+			return res, nil
+		}
 		return res, s.explain(err, crash)
 	}
-	if !g.Execed && !g.Killed && !g.Crashed {
+	if !g.Execed && !g.Killed && !g.Crashed && !oom {
 		text := string(res.Stderr.Text)
 		res.Stderr = Output{}
 		return res, diagnose(text, run.Argv[0], readFacts("/"))
 	}
 	s.tap.finish()
-	s.settle(&res, g, e)
+	s.settle(&res, g, e, oom)
 	if stdinErr != nil {
 		return res, fmt.Errorf("sandboxrun: %w", stdinErr)
 	}
@@ -219,8 +252,9 @@ func (s *session) explain(err error, crash string) error {
 }
 
 // settle decides the outcome. The flood of output is judged by the count, so
-// that it does not depend on who was faster, the script or the kill.
-func (s *session) settle(res *Result, g gone, e end) {
+// that it does not depend on who was faster, the script or the kill; so is the
+// lack of memory, whatever the script made of it.
+func (s *session) settle(res *Result, g gone, e end, oom bool) {
 	for kind, n := range map[string]uint64{"fifo": e.FIFO, "socket": e.Socket, "device": e.Devices} {
 		if n > 0 {
 			res.Skipped[kind] = int(n)
@@ -229,6 +263,8 @@ func (s *session) settle(res *Result, g gone, e end) {
 	switch {
 	case s.drained.Load() > s.outputMax:
 		res.Outcome = OutputLimit
+	case oom:
+		res.Outcome = MemoryLimit
 	case g.DiskFull:
 		res.Outcome = DiskLimit
 	case g.Killed:
@@ -243,14 +279,29 @@ func (s *session) settle(res *Result, g gone, e end) {
 // settleCode decides the outcome of a command that ended by itself. A lack of
 // room is the outcome only when the command failed: one that coped has exited.
 // It shows in a file system that is full to the last page, or, where the
-// kernel took a file back that did not fit, only in what the command says.
+// kernel took a file back that did not fit, only in what the command says. A
+// lack of processes is judged alike, by the count of the group.
 func (s *session) settleCode(res *Result, code int, full bool) {
 	res.Outcome, res.ExitCode = Exited, code
 	if sig := fatalSignal(code); sig != "" {
 		res.Outcome, res.Signal = Signaled, sig
 	}
-	if code != 0 && (full || bytes.Contains(res.Stderr.Text, []byte(noSpace))) {
+	switch {
+	case code == 0:
+	case full || bytes.Contains(res.Stderr.Text, []byte(noSpace)):
 		res.Outcome = DiskLimit
+	case s.group.outOfPids():
+		res.Outcome = PidsLimit
+	}
+}
+
+// hasStarted tells whether the command was let go.
+func (s *session) hasStarted() bool {
+	select {
+	case <-s.released:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"runtime"
 	"sync"
@@ -27,6 +28,9 @@ type Config struct {
 	// are the sandbox's own. One with a name can be reached if its file can be
 	// seen: no directory that a Run shows may then hold a socket of the host.
 	AllowUnixSockets bool
+	// Group is the name that HandOver was given; see Limits. Empty: "mcp-vdisk-"
+	// and the uid of this process.
+	Group string
 	// Self is the program that is started again as the stage and which
 	// holds this package. Empty: /proc/self/exe.
 	Self string
@@ -42,12 +46,19 @@ type Runner struct {
 	mu    sync.Mutex
 	bwrap *bwrap // nil until it was found
 	disk  bool   // what scripts write goes to Scratch
+
+	groups     groups
+	groupFault string // why the last run had none; "" = it had, or there are none
 }
 
 // New makes a Runner. A host that cannot sandbox is no error here: Probe
 // reports it and Run returns ErrUnavailable, so that a server can start, say
 // so, and find a bubblewrap that is installed later. An error means that the
 // Config is wrong or that Scratch cannot be used.
+//
+// New removes what killed processes left: directories in Scratch, and control
+// groups. With cgroup v2, where this process is alone in a group that was
+// delegated to it, New moves the process into a new one below.
 func New(ctx context.Context, cfg Config) (*Runner, error) {
 	for name, path := range map[string]string{"Bwrap": cfg.Bwrap, "Scratch": cfg.Scratch, "Self": cfg.Self} {
 		if path != "" && !filepath.IsAbs(path) {
@@ -60,13 +71,20 @@ func New(ctx context.Context, cfg Config) (*Runner, error) {
 	if cfg.Self == "" {
 		cfg.Self = "/proc/self/exe"
 	}
+	if cfg.Group == "" {
+		cfg.Group = fmt.Sprintf("mcp-vdisk-%d", os.Geteuid())
+	}
 	if cfg.Scratch != "" {
 		if err := sweepScratch(cfg.Scratch); err != nil {
 			return nil, fmt.Errorf("sandboxrun: scratch directory: %w", err)
 		}
 	}
-	r := &Runner{cfg: cfg, disk: cfg.Disk}
+	r := &Runner{cfg: cfg, disk: cfg.Disk, groups: groups{noMemory: ErrRoot.Error(), noPids: ErrRoot.Error()}}
 	r.filter, r.filterErr = compileFilter(runtime.GOARCH, filterRules(cfg.AllowUnixSockets))
+	if os.Geteuid() != 0 {
+		r.groups = findGroups("/", cfg.Group)
+		sweepGroups(r.groups)
+	}
 	if _, err := r.find(ctx); err != nil && ctx.Err() != nil {
 		return nil, fmt.Errorf("sandboxrun: %w", context.Cause(ctx))
 	}
@@ -104,4 +122,25 @@ func (r *Runner) fallBack() bool {
 	defer r.mu.Unlock()
 	r.disk = r.disk || r.cfg.Scratch != ""
 	return r.disk
+}
+
+// places are the hierarchies in which a run gets a group.
+func (r *Runner) places() []hierarchy {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.groups.hierarchies
+}
+
+// noteGroup remembers why a run had no group; "" means that it had.
+func (r *Runner) noteGroup(fault string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.groupFault = fault
+}
+
+// dropGroups gives control groups up for good.
+func (r *Runner) dropGroups(why string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.groups = groups{noMemory: why, noPids: why}
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -38,6 +39,7 @@ type session struct {
 	streams [2]*os.File // of the script, by Stream
 
 	outputMax int64
+	group     *group
 	output    [2]capture
 	tap       *tap // nil: nobody listens
 	drained   atomic.Int64
@@ -61,12 +63,14 @@ type bwrapInput struct {
 }
 
 // openSession makes the pipes and starts the stage. It must be closed.
-func openSession(self string, sp spec, in bwrapInput, r Run, l Limits) (*session, error) {
+func openSession(self string, sp spec, in bwrapInput, r Run, l Limits, g *group) (*session, error) {
 	s := &session{
 		exited: make(chan struct{}), flooded: make(chan struct{}), stdinDone: make(chan error, 1),
 		released: make(chan struct{}), gone: make(chan struct{}), done: make(chan struct{}),
-		outputMax: l.OutputMax,
+		outputMax: l.OutputMax, group: g,
 	}
+	joins, tasks, v2 := g.joins()
+	sp.Tasks, sp.Group = tasks, v2
 	for i := range s.output {
 		s.output[i] = capture{head: l.Head, tail: l.Tail}
 	}
@@ -75,7 +79,7 @@ func openSession(self string, sp spec, in bwrapInput, r Run, l Limits) (*session
 	}
 	files, err := s.files(sp, in, r.Stdin != nil)
 	if err == nil {
-		err = s.start(self, files)
+		err = s.start(self, slices.Concat(files, joins))
 	}
 	for _, f := range files {
 		if f != s.log {
@@ -235,11 +239,18 @@ func (s *session) feed(stdin io.Reader) {
 }
 
 // supervise kills the sandbox when its time is over, when it writes too much,
-// or when ctx ends. It returns when the session is done.
+// when it ran out of memory, or when ctx ends. It returns when the session is
+// done. With cgroup v1 the kernel kills one process of a group that has no
+// memory left; the others go from here.
 func (s *session) supervise(ctx context.Context, timeout time.Duration) {
 	deadline := time.NewTimer(setupTime)
 	defer deadline.Stop()
 	released, gone, flooded := s.released, s.gone, s.flooded
+	look := time.NewTicker(groupPoll)
+	defer look.Stop()
+	if !s.group.limitsMemory() {
+		look.Stop()
+	}
 	for {
 		select {
 		case <-s.done:
@@ -253,6 +264,13 @@ func (s *session) supervise(ctx context.Context, timeout time.Duration) {
 		case <-gone:
 			gone, flooded = nil, nil
 			deadline.Stop()
+			look.Stop()
+		case <-look.C:
+			if s.group.outOfMemory() {
+				look.Stop()
+				s.kill(MemoryLimit)
+				deadline.Reset(killTime)
+			}
 		case <-flooded:
 			flooded = nil
 			s.kill(OutputLimit)

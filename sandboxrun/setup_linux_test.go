@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -179,7 +180,15 @@ func TestProbe(t *testing.T) {
 	if !rep.OK || rep.Level != "L3" || rep.Bwrap == "" || rep.Version == "" || rep.Kernel == "" || rep.Cause != "" || rep.Remedy != "" {
 		t.Errorf("report %+v", rep)
 	}
-	if len(rep.Checks) != 3 {
+	checks := []string{"stage", "bubblewrap", "sandbox"}
+	if rep.Limits[0].By != ByRlimit || rep.Limits[1].By != ByRlimit {
+		checks = append(checks, "limits")
+	}
+	var got []string
+	for _, c := range rep.Checks {
+		got = append(got, c.Name)
+	}
+	if !slices.Equal(got, checks) {
 		t.Errorf("checks %+v", rep.Checks)
 	}
 }

@@ -27,7 +27,7 @@ const (
 	fdStderr  = 6 // of the script
 	fdArgs    = 7 // memory file with the options of bwrap
 	fdFilter  = 8 // memory file with the system call filter
-	fdData    = 9 // and up: memory files of Data
+	fdData    = 9 // and up: memory files of Data, then what joins the control groups
 )
 
 // The descriptors of bwrap.
@@ -175,9 +175,8 @@ func (s *stageRun) start() (*box, error) {
 		files = append(files, uintptr(fdData+i))
 	}
 	b := &box{pidfd: -1, status: status[0]}
-	b.bwrap, err = forkSandbox(s.spec.Bwrap, s.spec.Command, files)
-	if err != nil {
-		return nil, fail(stepBwrap, err)
+	if b.bwrap, err = s.fork(files); err != nil {
+		return nil, err
 	}
 	s.letGo(info[1], status[1], block[0])
 	child, err := childPID(info[0])
@@ -205,10 +204,60 @@ func (s *stageRun) start() (*box, error) {
 	return b, nil
 }
 
+// fork starts bwrap in the control groups of the run. It is born there: moving
+// a process, as writing its pid to cgroup.procs does, waits for all CPUs to
+// pass through the scheduler, ten milliseconds and more. With v2 it is clone3
+// that puts it there. With v1 a child is where the thread is that makes it, and
+// a thread can move itself without waiting, so one does. It belongs to the
+// groups from then on and is counted as a task; the memory of the stage is not,
+// since that goes by the first thread.
+func (s *stageRun) fork(files []uintptr) (int, error) {
+	attr := &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	join := fdData + s.spec.Data
+	if s.spec.Group {
+		attr.UseCgroupFD, attr.CgroupFD = true, join+s.spec.Tasks
+	}
+	if s.spec.Tasks == 0 {
+		return s.forkHere(files, attr)
+	}
+	type result struct {
+		pid int
+		err error
+	}
+	started := make(chan result)
+	go func() {
+		runtime.LockOSThread() // for good, as PDEATHSIG asks
+		var r result
+		for fd := join; fd < join+s.spec.Tasks && r.err == nil; fd++ {
+			if _, err := unix.Write(fd, []byte("0")); err != nil {
+				r.err = fail(stepGroup, err)
+			}
+		}
+		if r.err == nil {
+			r.pid, r.err = s.forkHere(files, attr)
+		}
+		started <- r
+		select {}
+	}()
+	r := <-started
+	return r.pid, r.err
+}
+
+func (s *stageRun) forkHere(files []uintptr, attr *syscall.SysProcAttr) (int, error) {
+	pid, err := forkSandbox(s.spec.Bwrap, s.spec.Command, files, attr)
+	switch {
+	case err != nil && attr.UseCgroupFD:
+		return 0, fail(stepGroup, err) // or bwrap cannot be executed: the next try tells
+	case err != nil:
+		return 0, fail(stepBwrap, err)
+	}
+	return pid, nil
+}
+
 // forkSandbox starts bwrap. While it does, the stage offers itself first to
 // the kernel when memory runs out, so that the script is taken and not a
 // process of the host.
-func forkSandbox(path string, argv []string, files []uintptr) (int, error) {
+func forkSandbox(path string, argv []string, files []uintptr, attr *syscall.SysProcAttr) (int, error) {
 	const score = "/proc/self/oom_score_adj"
 	old, err := os.ReadFile(score)
 	if err == nil {
@@ -216,8 +265,7 @@ func forkSandbox(path string, argv []string, files []uintptr) (int, error) {
 		defer func() { _ = os.WriteFile(score, old, 0) }()
 	}
 	return syscall.ForkExec(path, argv, &syscall.ProcAttr{
-		Dir: "/", Env: []string{}, Files: files,
-		Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
+		Dir: "/", Env: []string{}, Files: files, Sys: attr,
 	})
 }
 

@@ -10,6 +10,7 @@ const (
 	stepXattr   = "user xattrs on tmpfs"
 	stepDisk    = "use the scratch directory"
 	stepOverlay = "mount overlay"
+	stepGroup   = "join the control group"
 	stepBwrap   = "start bubblewrap"
 	stepTest    = "test the overlay"
 )

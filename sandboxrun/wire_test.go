@@ -164,7 +164,7 @@ func TestHostileStreams(t *testing.T) {
 
 // TestMessages: what one side writes the other reads, and nothing else.
 func TestMessages(t *testing.T) {
-	s := spec{Lower: "/l", Disk: "/d", Bytes: 1 << 40, Inodes: 7, Binds: []string{"/a", ""}, Bwrap: "/b", Command: []string{"x", "y\n"}, Data: 3,
+	s := spec{Lower: "/l", Disk: "/d", Bytes: 1 << 40, Inodes: 7, Binds: []string{"/a", ""}, Bwrap: "/b", Command: []string{"x", "y\n"}, Data: 3, Tasks: 2, Group: true,
 		Rlimits: []rlimit{{1, 2}, {3, 1 << 63}}, Diff: true}
 	if got, err := parseSpec(s.marshal()); err != nil || !reflect.DeepEqual(got, s) {
 		t.Errorf("spec %+v, %v", got, err)

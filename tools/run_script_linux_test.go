@@ -555,3 +555,13 @@ func TestNoSandbox(t *testing.T) {
 		})
 	}
 }
+
+// TestSocketHint: a program that fails for want of a socket family is told which
+// there are.
+func TestSocketHint(t *testing.T) {
+	d := newScripted(t)
+	wantText(t, d.python("import socket; socket.socket(socket.AF_UNIX)").String(), "hint: scripts have IPv4 and IPv6 sockets", "script.unix_sockets")
+	if text := d.bash("echo 'Address family not supported' >&2").String(); strings.Contains(text, "script.unix_sockets") {
+		t.Errorf("a hint for a script that succeeded: %s", text)
+	}
+}

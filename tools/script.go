@@ -347,6 +347,11 @@ func (s *script) ending() string {
 		return "timed out after " + s.spec.Limits.Timeout.Round(10*time.Millisecond).String()
 	case sandboxrun.OutputLimit:
 		return "killed: more than " + size(s.spec.Limits.OutputMax) + " of output"
+	case sandboxrun.MemoryLimit:
+		return "killed: more than " + size(s.spec.Limits.MemoryBytes) + " of memory"
+	case sandboxrun.PidsLimit:
+		return fmt.Sprintf("exit %d, out of processes: at most %s processes and threads at a time", res.ExitCode,
+			thousands(int64(s.spec.Limits.Processes)))
 	case sandboxrun.DiskLimit:
 		how := "killed"
 		if res.ExitCode >= 0 {

@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -221,8 +222,10 @@ func (r report) notes() []string {
 		}
 		lines = append(lines, "not kept, a disk holds only files, directories and links: "+strings.Join(kinds, ", "))
 	}
-	if hint := r.moduleHint(); hint != "" {
-		lines = append(lines, hint)
+	for _, hint := range []string{r.moduleHint(), r.socketHint()} {
+		if hint != "" {
+			lines = append(lines, hint)
+		}
 	}
 	lines = append(lines, r.s.job.line())
 	if p, ok := r.worthGetting(); ok && r.saved {
@@ -303,6 +306,14 @@ func (r report) moduleHint() string {
 	}
 	name, _, _ := strings.Cut(string(m[1]), ".")
 	return fmt.Sprintf(`hint: ask for the package with python_env {"action":"request","packages":[%q],"reason":"…"}; pip does not work here`, name)
+}
+
+// socketHint says why a program that wanted a socket of another family failed.
+func (r report) socketHint() string {
+	if r.s.success() || !bytes.Contains(r.s.res.Stderr.Text, []byte("Address family not supported")) {
+		return ""
+	}
+	return `hint: scripts have IPv4 and IPv6 sockets on 127.0.0.1 only; with Python's multiprocessing use the start method "fork" or "spawn". Its person can allow AF_UNIX by the setting script.unix_sockets`
 }
 
 // worthGetting is what a person would take out of the disk: the one file that

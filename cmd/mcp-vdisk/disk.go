@@ -129,7 +129,7 @@ func (b *back) openTools(ctx context.Context) (*disk, error) {
 }
 
 func (b *back) boxConfig() sandboxrun.Config {
-	return sandboxrun.Config{Scratch: b.st.path("scratch"), Disk: b.set.scratch == "disk"}
+	return sandboxrun.Config{Scratch: b.st.path("scratch"), Disk: b.set.scratch == "disk", AllowUnixSockets: b.set.unixSockets}
 }
 
 // Close stops the scripts that still run and closes the disk; its last call must

@@ -17,7 +17,8 @@ func (a *app) doctorCmd() *cobra.Command {
 		Use:   "doctor",
 		Short: "Find out what works on this host, by trying it",
 		Long: `doctor sets up the stage and the sandbox as a script would get them, apart and
-together, and says what is missing and how to mend it. It opens no disk and works
+together, and says what is missing and how to mend it, and what limits a script's
+memory and processes. It opens no disk and works
 beside a running server. Exit code 1 when scripts cannot run here.`,
 		Example: "  mcp-vdisk doctor",
 		Args:    cobra.NoArgs,
@@ -99,6 +100,13 @@ func (b *back) printDoctor(f doctorFacts) {
 		b.printf("%s  %-11s %s\n", mark, c.Name, c.Detail)
 	}
 	b.printf("\nkernel      %s\nbubblewrap  %s %s\nchanges     kept in %s until saved\nruns as     uid %d\n", s.Kernel, orNone(s.Bwrap), s.Version, orNone(s.Upper), f.UID)
+	for _, l := range s.Limits {
+		name := map[string]string{"memory": "memory", "pids": "processes"}[l.Resource]
+		b.printf("%-11s limited by %s\n", name, l.By)
+		if l.Reason != "" {
+			b.printf("            %s\n", l.Reason)
+		}
+	}
 	b.printf("python      %s %s\n", orNone(f.Python.Path), f.Python.Version)
 	if f.Python.Reason != "" {
 		b.printf("            %s\n", f.Python.Reason)

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
 )
 
 // identity is who the back runs as.
@@ -24,7 +26,8 @@ func (w identity) attr() *syscall.SysProcAttr {
 }
 
 // prepareState decides who root becomes and makes the state directory that
-// user's. It is the only thing done as root: nothing in the directory is read.
+// user's. Besides handOverGroups it is the only thing done as root: nothing in the
+// directory is read.
 //
 // The user is --run-as, else the owner of the directory, else the user
 // mcp-vdisk, else 60700; never 0. A new, an empty, or a root-owned directory
@@ -68,6 +71,14 @@ func prepareState(dir, runAs string, create bool) (identity, error) {
 		return who, nil
 	}
 	return who, giveTo(dir, owner, who)
+}
+
+// handOverGroups gives the user what it limits scripts' memory and processes by,
+// where this takes root: one directory for each user, so that servers leave no
+// more than that behind. A host that cannot has weaker limits, and doctor says
+// why.
+func handOverGroups(who identity) {
+	_ = sandboxrun.HandOver(fmt.Sprintf("mcp-vdisk-%d", who.uid), who.uid, who.gid)
 }
 
 func chooseUser(runAs string, owner int, info fs.FileInfo) (identity, error) {

@@ -372,6 +372,7 @@ func (a *app) startDropped(ctx context.Context, r request, sock *os.File) (func(
 	if err != nil {
 		return nil, err
 	}
+	handOverGroups(who)
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", backArg)
 	cmd.Args[0] = "mcp-vdisk"
 	cmd.Env = backEnv()

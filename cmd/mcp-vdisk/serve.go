@@ -99,6 +99,7 @@ func (a *app) serveDropped(r request, image *os.File) error {
 	if err != nil {
 		return err
 	}
+	handOverGroups(who)
 	front, sock, err := pair()
 	if err != nil {
 		return err

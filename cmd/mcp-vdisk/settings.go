@@ -22,6 +22,7 @@ type settings struct {
 	imageBytes, imageEntries int64
 	limits                   tools.Limits
 	scratch                  string
+	unixSockets              bool
 	minFree                  int64
 }
 
@@ -70,6 +71,7 @@ func table() []setting {
 		{"script.tmp_bytes", sizeKind, "256MiB", 1 << 20, maxSize, nil, "size of a script's /tmp", script(func(l *sandboxrun.Limits) *int64 { return &l.TmpBytes })},
 		{"script.shm_bytes", sizeKind, "64MiB", 1 << 20, maxSize, nil, "size of a script's /dev/shm", script(func(l *sandboxrun.Limits) *int64 { return &l.ShmBytes })},
 		{"script.home_bytes", sizeKind, "64MiB", 1 << 20, maxSize, nil, "size of a script's $HOME", script(func(l *sandboxrun.Limits) *int64 { return &l.HomeBytes })},
+		{"script.memory_bytes", sizeKind, "1GiB", 16 << 20, maxSize, nil, "memory of one script, besides the files that it writes to memory", script(func(l *sandboxrun.Limits) *int64 { return &l.MemoryBytes })},
 		{"script.processes", countKind, "256", 4, 30_000, nil, "processes and threads of one script", func(s *settings, v int64, _ string) { s.limits.Script.Processes = uint64(v) }},
 		{"script.open_files", countKind, "1024", 16, 1 << 20, nil, "open files of each process of a script", func(s *settings, v int64, _ string) { s.limits.Script.OpenFiles = uint64(v) }},
 		{"script.output_bytes", sizeKind, "64MiB", 1 << 20, 1 << 30, nil, "output after which a script is killed", script(func(l *sandboxrun.Limits) *int64 { return &l.OutputMax })},
@@ -80,6 +82,7 @@ func table() []setting {
 		{"script.queue", durationKind, "10s", int64(time.Millisecond), int64(30 * time.Second), nil, "how long a script waits for its turn", func(s *settings, v int64, _ string) { s.limits.Queue = time.Duration(v) }},
 		{"jobs.keep", durationKind, "1h0m0s", int64(time.Minute), int64(24 * time.Hour), nil, "how long results and unsaved changes of scripts are kept", func(s *settings, v int64, _ string) { s.limits.KeepJobs = time.Duration(v) }},
 		{"script.scratch", choiceKind, "memory", 0, 0, []string{"memory", "disk"}, "where a script's changes lie until they are saved", func(s *settings, _ int64, v string) { s.scratch = v }},
+		{"script.unix_sockets", choiceKind, "no", 0, 0, []string{"no", "yes"}, "whether scripts may make AF_UNIX sockets among themselves", func(s *settings, _ int64, v string) { s.unixSockets = v == "yes" }},
 		{"audit.min_free", sizeKind, "64MiB", audit.MinOpenFree, maxSize, nil, "free space below which calls are refused", n(func(s *settings) *int64 { return &s.minFree })},
 	}
 }

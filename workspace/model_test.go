@@ -200,6 +200,9 @@ func TestModel(t *testing.T) {
 			}
 			if rapid.IntRange(0, 9).Draw(rt, "reopen") == 0 {
 				im.Close()
+				if r, err := Check(t.Context(), path, CheckOptions{}); err != nil || len(r.Findings) > 0 {
+					rt.Fatalf("fsck: %v, %v", r, err)
+				}
 				if im, err = Open(path, OpenOptions{Wait: time.Second}); err != nil {
 					rt.Fatal(err)
 				}

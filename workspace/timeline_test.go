@@ -371,6 +371,9 @@ func (l *timeline) reopen() {
 		l.rt.Fatal(err)
 	}
 	l.im.Close()
+	if r, err := Check(l.t.Context(), l.path, CheckOptions{}); err != nil || len(r.Findings) > 0 {
+		l.rt.Fatalf("fsck: %v, %v", r, err)
+	}
 	if l.im, err = Open(l.path, OpenOptions{Clock: ticking(time.Unix(int64(2e9+l.head()), 5))}); err != nil {
 		l.rt.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/mcp-vdisk/mcp-vdisk/audit"
 	"github.com/mcp-vdisk/mcp-vdisk/tools"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace"
+	"github.com/mcp-vdisk/mcp-vdisk/workspace/live"
 )
 
 func (a *app) imageCmd() *cobra.Command {
@@ -163,6 +164,8 @@ type imageFacts struct {
 	Entries      int64     `json:"entries"`
 	QuotaEntries int64     `json:"quota_entries"`
 	FileBytes    int64     `json:"file_bytes"`
+	LiveBytes    int64     `json:"live_bytes"` // of the directory that scripts see
+	LiveFiles    int64     `json:"live_files"`
 	Error        string    `json:"error,omitempty"`
 }
 
@@ -251,6 +254,12 @@ func (b *back) showImage(im *workspace.Image, asJSON bool) error {
 		return err
 	}
 	f := factsOf(b.req.Image.String(), info)
+	if f.LiveFiles, f.LiveBytes, err = live.Size(b.st.path("live"), info.UUID); err != nil {
+		return err
+	}
+	if damage := im.Damage(); damage != nil {
+		f.Error = damage.Error()
+	}
 	if asJSON {
 		return b.printJSON(f)
 	}
@@ -260,6 +269,12 @@ func (b *back) showImage(im *workspace.Image, asJSON bool) error {
 	}
 	b.printf("made     %s\nversion  %s, commit %.12s\nholds    %s of %s, %d of %d entries\nfile     %s\n",
 		f.Created.Local().Format(time.DateTime), f.Version, f.Commit, showBytes(f.Bytes), showSize(f.QuotaBytes), f.Entries, f.QuotaEntries, showBytes(f.FileBytes))
+	if f.LiveBytes > 0 {
+		b.printf("scripts  %s in %d files of the directory that they see, a cache\n", showBytes(f.LiveBytes), f.LiveFiles)
+	}
+	if f.Error != "" {
+		b.printf("DAMAGED  %s\n", safe(f.Error))
+	}
 	return nil
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/mcp-vdisk/mcp-vdisk/audit"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace/hostos"
+	"github.com/mcp-vdisk/mcp-vdisk/workspace/live"
 )
 
 // stateFormat is the content of VERSION.
@@ -57,8 +58,16 @@ func openState(ctx context.Context, dir string, set settings, log *slog.Logger) 
 		st.Close()
 		return nil, err
 	}
+	// A cache that cannot be removed is no reason to refuse the disk.
+	if _, err := live.Sweep(st.path("live"), time.Now().Add(-liveIdle)); err != nil {
+		log.Warn("directories of scripts that nobody used for long could not be removed", "error", err)
+	}
 	return st, nil
 }
+
+// liveIdle is how long the directory that a disk's scripts see is kept after its
+// last use.
+const liveIdle = 7 * 24 * time.Hour
 
 func (st *state) openLog(set settings) (err error) {
 	if st.db, err = audit.OpenDB(st.path("db"), st.slog); err != nil {

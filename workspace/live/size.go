@@ -5,21 +5,30 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 )
 
-// Size returns how many files and symlinks all generations have, and how many
-// bytes of disk they and their directories take. What several generations share
-// by hard links counts once. It looks at every file, changes nothing, and holds up
-// nobody; what appears or goes meanwhile may or may not be counted, and what
-// lies in a directory that its owner may not search is not.
+// Size returns how many files and symlinks all generations of the view of an
+// image below dir have, and how many bytes of disk they and their directories
+// take; both are 0 when there is none. What several generations share by hard
+// links counts once. It looks at every file, takes no lock, changes nothing, and
+// holds up nobody; what appears or goes meanwhile may or may not be counted, and
+// what lies in a directory that its owner may not search is not.
 //
-// Errors: fs.ErrClosed, errors of the host's file system.
-func (v *View) Size() (files, bytes int64, err error) {
-	names, err := list(v.root)
+// Errors: those of the host's file system.
+func Size(dir, uuid string) (files, bytes int64, err error) {
+	root, err := os.OpenRoot(filepath.Join(dir, uuid))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, 0, nil
+	} else if err != nil {
+		return 0, 0, fmt.Errorf("size of live view: %w", err)
+	}
+	defer root.Close()
+	names, err := list(root)
 	c := &counter{seen: map[inode]bool{}}
 	for _, name := range names {
 		if _, ok := number(name); ok && err == nil {
-			err = c.generation(v.root, name)
+			err = c.generation(root, name)
 		}
 	}
 	if err != nil {

@@ -115,7 +115,7 @@ func TestSize(t *testing.T) {
 	p := newPair(t)
 	size := func() (int64, int64) {
 		t.Helper()
-		files, bytes, err := p.view.Size()
+		files, bytes, err := Size(filepath.Dir(p.view.base), filepath.Base(p.view.base))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -267,9 +267,6 @@ func TestOneViewAtATime(t *testing.T) {
 	if _, err := p.view.Check(context.Background(), true); !errors.Is(err, fs.ErrClosed) {
 		t.Errorf("check after close: %v", err)
 	}
-	if _, _, err := p.view.Size(); !errors.Is(err, fs.ErrClosed) {
-		t.Errorf("size after close: %v", err)
-	}
 	if p.view, err = Open(p.state, p.im); err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,8 @@ func (l *Log) Streams() (names []string, err error) {
 // Dangling gives the intents of a stream that have no outcome, in their order:
 // after a start those that a crash cut off, while serving also those that are
 // being worked on. A call.outcome, call.refused or recover record of the same
-// call settles an intent.
+// call settles an intent. What a person does to an image has two records of one
+// event: the first is an intent, the second, with an outcome, settles it.
 //
 // It reads only what came after the newest record below which no intent was
 // open, as the head says; [Log.Verify] reads everything and checks that.
@@ -44,11 +45,11 @@ func (l *Log) Dangling(stream string) (list []Record, err error) {
 			if err := v.scan(line); err != nil {
 				return err
 			}
-			ev, call := Event(v.text(colEv)), v.text(colCall)
-			switch {
-			case opensCall(ev):
+			call := v.text(colCall)
+			switch v.move() {
+			case begins:
 				open[call] = v.recordOf(stream)
-			case closesCall(ev):
+			case ends:
 				delete(open, call)
 			}
 			return nil

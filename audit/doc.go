@@ -83,7 +83,8 @@
 //
 // # When it fails
 //
-// Little free space refuses new records and ends by itself. A tail that cannot be
+// Little free space refuses new records and ends by itself; notes are taken a
+// little longer than intents, for what an effect itself takes. A tail that cannot be
 // written fails the note; if what was half written cannot be cut off again, and
 // whenever a commit gives an error (it may have happened or not), the log stops:
 // every further record is refused until the database is closed and opened, and

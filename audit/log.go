@@ -37,7 +37,7 @@ type Options struct {
 
 	Logger *slog.Logger // nil: silent
 
-	MinFree uint64                 // bytes; 0 = DefaultMinFree
+	MinFree uint64                 // bytes; 0 = DefaultMinFree; notes need an eighth less
 	Free    func() (uint64, error) // free bytes; by default of the folder of the tail
 }
 
@@ -167,14 +167,20 @@ func (l *Log) Sync(ctx context.Context) error {
 	return b.wait(ctx)
 }
 
-// room refuses when the disk is nearly full, before anything is numbered.
-func (l *Log) room() error {
+// room refuses when the disk is nearly full, before anything is numbered. A note
+// needs less than an intent, so that an effect which took a little room does not
+// keep its own outcome out of the log.
+func (l *Log) room(note bool) error {
 	free, err := l.o.Free()
 	if err != nil {
 		return fmt.Errorf("%w: free space is not known: %w", ErrUnavailable, err)
 	}
-	if free < l.o.MinFree {
-		return fmt.Errorf("%w: %d bytes are free on the disk of the log and %d are needed", ErrUnavailable, free, l.o.MinFree)
+	need := l.o.MinFree
+	if note {
+		need -= need / 8
+	}
+	if free < need {
+		return fmt.Errorf("%w: %d bytes are free on the disk of the log and %d are needed", ErrUnavailable, free, need)
 	}
 	return nil
 }

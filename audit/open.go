@@ -41,7 +41,7 @@ func loadStream(txn *badger.Txn, name string) (*stream, error) {
 		if err := v.scan(line); err != nil {
 			return nil // for Verify to tell; a start must be possible to run it
 		}
-		s.open.see(Event(v.text(colEv)), v.text(colCall), n)
+		s.open.see(v.move(), v.text(colCall), n)
 		s.last = moment{v.time(), v.int(colMono), v.text(colBoot)}
 		return nil
 	})
@@ -71,7 +71,7 @@ func (l *Log) replay() error {
 		b.items, b.size = append(b.items, it), b.size+size
 	}
 	for _, b := range groups {
-		if err := l.room(); err != nil {
+		if err := l.room(false); err != nil {
 			return err
 		}
 		if err := l.save(b); err != nil {
@@ -105,7 +105,7 @@ func (l *Log) resume(f frame) (*item, error) {
 	}
 	s.n, s.leaf = it.n, it.leaf
 	s.last = moment{v.time(), v.int(colMono), v.text(colBoot)}
-	s.open.see(Event(v.text(colEv)), v.text(colCall), it.n)
+	s.open.see(v.move(), v.text(colCall), it.n)
 	it.settled = s.open.settled(it.n)
 	return it, nil
 }

@@ -11,22 +11,43 @@ type intent struct {
 	n    uint64
 }
 
-// opensCall and closesCall say what an event does to its call.
-func opensCall(ev Event) bool { return ev == EvCallIntent }
+// move is what a record does to its call.
+type move byte
 
-func closesCall(ev Event) bool {
-	return ev == EvCallOutcome || ev == EvCallRefused || ev == EvRecover
+const (
+	passes move = iota
+	begins
+	ends
+)
+
+// moveOf is the move of a record, which tells what came of its call or does not.
+// What a person does to an image has two records of one event, before and after.
+func moveOf(ev Event, told bool) move {
+	switch ev {
+	case EvCallIntent:
+		return begins
+	case EvCallOutcome, EvCallRefused, EvRecover:
+		return ends
+	case EvImagePut, EvImageRm, EvImageRestore, EvImageUndo:
+		if told {
+			return ends
+		}
+		return begins
+	}
+	return passes
 }
 
-func (o *opens) see(ev Event, call string, n uint64) {
-	switch {
-	case opensCall(ev):
+func (v *view) move() move { return moveOf(Event(v.bare(colEv)), len(v[colOut]) > 0) }
+
+func (o *opens) see(m move, call string, n uint64) {
+	switch m {
+	case begins:
 		if o.at == nil {
 			o.at = map[string]uint64{}
 		}
 		o.at[call] = n
 		o.order = append(o.order, intent{call, n})
-	case closesCall(ev):
+	case ends:
 		delete(o.at, call)
 	}
 	if len(o.order) > 2*len(o.at)+64 {

@@ -134,5 +134,5 @@ func (f *fixture) queueNote(stream string, e Entry) {
 	if err := f.log.spill(it); err != nil {
 		f.Fatal(err)
 	}
-	f.log.push(s, it, now, p.ev, p.call).due = time.Now().Add(time.Hour)
+	f.log.push(s, it, now, p.move, p.call).due = time.Now().Add(time.Hour)
 }

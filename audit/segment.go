@@ -32,7 +32,7 @@ type segment struct {
 
 // callEvent is a record that opens or closes a call.
 type callEvent struct {
-	ev   Event
+	move move
 	call string
 	n    uint64
 }
@@ -114,9 +114,8 @@ func lowerHex(to, text []byte) bool {
 
 // note keeps what decides which calls are open.
 func (s *segment) note(n uint64, v *view) {
-	switch ev := Event(v.bare(colEv)); {
-	case opensCall(ev), closesCall(ev):
-		s.calls = append(s.calls, callEvent{ev, v.text(colCall), n})
+	if m := v.move(); m != passes {
+		s.calls = append(s.calls, callEvent{m, v.text(colCall), n})
 	}
 }
 

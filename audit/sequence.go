@@ -90,7 +90,7 @@ func (l *Log) number(ctx context.Context, name string, e Entry, note bool) (*bat
 	if err != nil {
 		return nil, Receipt{}, err
 	}
-	if err := l.room(); err != nil {
+	if err := l.room(note); err != nil {
 		return nil, Receipt{}, err
 	}
 	if err := l.enter(ctx); err != nil {
@@ -139,7 +139,7 @@ func (l *Log) refuses() error {
 type prepared struct {
 	rest []byte // the line from boot on
 	body []byte
-	ev   Event
+	move move
 	call string
 }
 
@@ -150,7 +150,7 @@ func (l *Log) prepare(name string, e Entry) (prepared, error) {
 	}
 	r := e.trimmed()
 	r.Boot, r.Run = l.o.Boot, l.o.Run
-	p := prepared{ev: r.Ev, call: r.Call}
+	p := prepared{move: moveOf(r.Ev, r.Out != nil), call: r.Call}
 	if e.RawArgs != nil {
 		p.body = seal(&r, e.RawArgs)
 	}
@@ -181,7 +181,7 @@ func (l *Log) place(ctx context.Context, name string, p prepared, note bool) (*b
 	s := l.stream(name)
 	now := moment{l.o.Clock(), l.o.Mono() / 1000, l.o.Boot}
 	if facts, stepped := s.last.step(now); stepped {
-		l.push(s, l.stepItem(s, now, facts), now, EvClockStep, "")
+		l.push(s, l.stepItem(s, now, facts), now, passes, "")
 	}
 	it := makeItem(s, now, p)
 	it.slot = true
@@ -190,7 +190,7 @@ func (l *Log) place(ctx context.Context, name string, p prepared, note bool) (*b
 			return nil, Receipt{}, err
 		}
 	}
-	b := l.push(s, it, now, p.ev, p.call)
+	b := l.push(s, it, now, p.move, p.call)
 	if !note && !b.urgent {
 		b.urgent = true
 		l.nudge()
@@ -212,11 +212,11 @@ func makeItem(s *stream, now moment, p prepared) *item {
 }
 
 // push makes it the newest record of s and of the queue.
-func (l *Log) push(s *stream, it *item, now moment, ev Event, call string) *batch {
+func (l *Log) push(s *stream, it *item, now moment, m move, call string) *batch {
 	l.ordinal++
 	it.ordinal = l.ordinal
 	s.n, s.leaf, s.last = it.n, it.leaf, now
-	s.open.see(ev, call, it.n)
+	s.open.see(m, call, it.n)
 	it.settled = s.open.settled(it.n)
 	if l.spilled < it.ordinal {
 		l.unspilt = append(l.unspilt, it)

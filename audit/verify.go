@@ -147,7 +147,7 @@ func (c *check) join(s *segment) error {
 	}
 	c.bad, c.prev = s.bad, s.last
 	for _, e := range s.calls {
-		c.open.see(e.ev, e.call, e.n)
+		c.open.see(e.move, e.call, e.n)
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/mcp-vdisk/mcp-vdisk/audit"
 	"github.com/mcp-vdisk/mcp-vdisk/schemas"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace"
+	"github.com/mcp-vdisk/mcp-vdisk/workspace/hostos"
 )
 
 // Caller is who asks, for the audit log. It travels in the context because it
@@ -200,7 +201,11 @@ func (t *Tools) intend(ctx context.Context, c *call) (audit.Receipt, error) {
 	intent := t.entry(c, audit.EvCallIntent)
 	intent.Dec = "allow"
 	// A client that hangs up now leaves an intent with an outcome, not one alone.
-	return t.cfg.Log.Append(context.WithoutCancel(ctx), t.streamName, intent)
+	receipt, err := t.cfg.Log.Append(context.WithoutCancel(ctx), t.streamName, intent)
+	if err == nil {
+		hostos.Failpoint("tools.intent")
+	}
+	return receipt, err
 }
 
 // conclude writes what came of the call into the log; a result that is not in
@@ -213,6 +218,7 @@ func (t *Tools) conclude(c *call, r Result) Result {
 	if err != nil {
 		return errorResult(c.late(err, "its outcome could not be written to the audit log"))
 	}
+	hostos.Failpoint("tools.outcome")
 	r.Receipt = receipt
 	return r
 }
@@ -282,6 +288,7 @@ func (t *Tools) commit(ctx context.Context, c *call, txn workspace.Txn) (workspa
 	}
 	done, err := t.cfg.Image.Commit(ctx, txn)
 	if err == nil && !txn.DryRun {
+		hostos.Failpoint("tools.committed")
 		c.before, c.after = done.Heads()
 	}
 	return done, err

@@ -479,7 +479,7 @@ func TestQueue(t *testing.T) {
 	wantText(t, d.ask(args{"language": "bash", "source": "true"}).String(), "CANCELLED: ", "session ends")
 	d.verify()
 
-	d = handing(t, func(c *Config) { c.Limits.Queue, c.Limits.ScriptMemory = 100*time.Millisecond, 1 })
+	d = handing(t, func(c *Config) { c.Limits.Queue, c.Limits.ScriptMemory = 400*time.Millisecond, 1 })
 	job := d.begin("sleep 60")
 	d.running(1)
 	if end := d.end(jobOf(d.ask(args{"language": "bash", "source": "true"}))); end.Err == nil || end.Err.Code != Busy {

@@ -150,7 +150,7 @@ func (t *Tools) conflict(err error, p workspace.Path, want string) error {
 	if n.Kind != workspace.KindFile || n.Size > maxShown {
 		return e
 	}
-	if body, ok := t.wholeText(p); ok {
+	if body, ok := t.wholeText(p, n); ok {
 		e.Hint += "; it holds:\n" + body
 	}
 	return e

@@ -357,9 +357,10 @@ func encodedLen(s string) int {
 	return len(b)
 }
 
-// wholeText reads a small text file; ok is false for anything else.
-func (t *Tools) wholeText(p workspace.Path) (string, bool) {
-	f, err := t.cfg.Image.Open(p)
+// wholeText reads a small text file as it was at a node; ok is false for anything
+// else.
+func (t *Tools) wholeText(p workspace.Path, n workspace.Node) (string, bool) {
+	f, err := t.cfg.Image.OpenNode(p, n)
 	if err != nil {
 		return "", false
 	}

@@ -29,6 +29,7 @@ type CreateOptions struct {
 	Mode         os.FileMode      // of the file; 0 is 0600
 	File         *os.File         // an open, empty file to make the image in, instead of a new one at the path; Create owns it from the call on
 	Clock        func() time.Time // nil is time.Now
+	Reserve      uint64           // see OpenOptions; it does not count before the image is made
 }
 
 // Create makes a new, empty image and opens it for writing. An existing file
@@ -58,7 +59,7 @@ func Create(path string, o CreateOptions) (*Image, error) {
 		return nil, err
 	}
 	hostos.Failpoint("create.initialised")
-	im.place = path
+	im.place, im.reserve = path, o.Reserve
 	if err := publish(tmp, path, o.Mode); err != nil {
 		im.Close()
 		return nil, err
@@ -84,7 +85,7 @@ func createIn(o *CreateOptions) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	im.place = fmt.Sprintf("/proc/self/fd/%d", o.File.Fd())
+	im.place, im.reserve = fmt.Sprintf("/proc/self/fd/%d", o.File.Fd()), o.Reserve
 	return im, nil
 }
 

@@ -99,11 +99,11 @@ func (p *pieces) text() []byte { return p.take(p.uint()) }
 func (p *pieces) end()         { check(len(p.in) == 0, "%d bytes left over", len(p.in)) }
 
 type rawNode struct {
-	kind                       byte
-	mode, seq, size, lines     uint64
-	mtime                      int64
-	sum, target, inline, chunk string
-	refs                       []rawRef
+	kind                   byte
+	mode, seq, size, lines uint64
+	mtime                  int64
+	sum, target, inline    string
+	refs                   []rawRef
 }
 
 type rawRef struct{ id, size, lines uint64 }

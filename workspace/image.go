@@ -22,6 +22,7 @@ type Image struct {
 	db       *bolt.DB
 	file     *os.File // db's own; for the lock and the size
 	place    string   // a host path on the image's file system, to ask for free space
+	reserve  uint64   // bytes of it that are left to others
 	readOnly bool
 	damage   string // what Open found wrong with the file, "" for nothing
 	clock    func() time.Time
@@ -120,18 +121,18 @@ func (im *Image) begin() (*bolt.Tx, error) {
 
 // update runs fn in the one write transaction: all of it becomes durable, or
 // nothing. size is how many bytes of chunks it is going to write; when the
-// host's file system does not have them the update is refused before it begins.
-// What writes none, such as a removal, is tried on a full disk too: it mostly
-// finds room within the file.
+// host's file system does not have them beyond the reserve the update is refused
+// before it begins. What writes none, such as a removal, is tried on a full disk
+// too: it mostly finds room within the file.
 func (im *Image) update(op string, size int, fn func(*bolt.Tx) error) error {
 	if err := im.writable(op); err != nil {
 		return err
 	}
-	if size > 0 && im.full(uint64(size)+spareBytes) {
-		return imageError(op, ErrNoSpace, "")
-	}
 	im.writing.Lock()
 	defer im.writing.Unlock()
+	if size > 0 && im.full(uint64(size)+spareBytes+im.reserve) {
+		return imageError(op, ErrNoSpace, "")
+	}
 	if im.stopped.Load() {
 		return imageError(op, ErrCorrupt, "an earlier write failed halfway; it has to be opened again")
 	}

@@ -24,6 +24,11 @@ type OpenOptions struct {
 	File     *os.File         // an open descriptor of the image, used instead of the path; Open owns it from the call on
 	Wait     time.Duration    // how long to wait for the lock; 0 is 1.5 seconds
 	Clock    func() time.Time // nil is time.Now
+
+	// Reserve is how many bytes of the host's file system contents leave free for
+	// others, such as the log that has to tell of them: a commit that would leave
+	// less is ErrNoSpace.
+	Reserve uint64
 }
 
 // Open opens an existing image; symlinks are followed. For writing it takes the
@@ -48,7 +53,7 @@ func Open(path string, o OpenOptions) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	im.place = path
+	im.place, im.reserve = path, o.Reserve
 	if o.File != nil {
 		im.place = fmt.Sprintf("/proc/self/fd/%d", f.Fd())
 	}

@@ -38,7 +38,7 @@ func (b *back) openImage(ctx context.Context, readOnly, create bool) (*workspace
 	if create && ref.New {
 		return b.createImage(ctx, "")
 	}
-	im, err := workspace.Open(b.diskPath(), workspace.OpenOptions{ReadOnly: readOnly, File: b.image})
+	im, err := workspace.Open(b.diskPath(), workspace.OpenOptions{ReadOnly: readOnly, File: b.image, Reserve: b.reserve()})
 	var w *workspace.Error
 	switch {
 	case errors.Is(err, workspace.ErrNotFound) && create:
@@ -60,6 +60,15 @@ func (b *back) diskPath() string {
 	return b.st.imagePath(b.req.Image.Name)
 }
 
+// reserve is what the disk leaves free on the file system of the log, so that a
+// change which was made can also be recorded.
+func (b *back) reserve() uint64 {
+	if b.req.Image.Path != "" { // it may lie on another one
+		return 0
+	}
+	return uint64(b.set.minFree)
+}
+
 // createImage makes the disk. What is about to be made is a record of the system
 // stream first, for the disk has no stream before it has a uuid; the disk's own
 // first record then says what was made.
@@ -74,7 +83,7 @@ func (b *back) createImage(ctx context.Context, label string) (*workspace.Image,
 		return nil, err
 	}
 	im, err := workspace.Create(b.diskPath(), workspace.CreateOptions{
-		File: b.image, Label: label, QuotaBytes: b.set.imageBytes, QuotaEntries: b.set.imageEntries,
+		File: b.image, Label: label, QuotaBytes: b.set.imageBytes, QuotaEntries: b.set.imageEntries, Reserve: b.reserve(),
 	})
 	if err != nil {
 		return nil, err

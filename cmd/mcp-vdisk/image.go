@@ -476,6 +476,6 @@ func (b *back) change(ctx context.Context, im *workspace.Image, ev audit.Event, 
 	}
 	entry := audit.Entry{Record: rec, Changes: tools.ChangeFacts(done.Effects)}
 	entry.Act, entry.Dec = "operator", "allow"
-	_, logErr := b.st.log.Append(context.WithoutCancel(ctx), info.UUID, entry)
+	_, logErr := b.st.log.Note(context.WithoutCancel(ctx), info.UUID, entry)
 	return done, cmp.Or(err, logErr)
 }

@@ -3,6 +3,7 @@ package main_test
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -39,44 +40,58 @@ func (r result) job(t *testing.T) string {
 	return m[1]
 }
 
-// A script of a minute is answered after 45 s, goes on, and is asked for until
-// its end. What the answers show is together what it printed. Meanwhile the file
-// tools work, and progress is told.
+// A script of a minute, or of three in a soak, is answered after 45 s, goes on, and
+// is asked for until its end. Each answer shows what is new, so together they are
+// what it printed. Meanwhile the file tools work, progress is told, and of two other
+// jobs one is stopped.
 func TestALongScriptIsAJob(t *testing.T) {
 	t.Parallel()
+	lines, pause := 1000, 0.052
+	if os.Getenv("MCP_VDISK_SOAK") == "1" {
+		lines, pause = 180, 1
+	}
+	var printed strings.Builder
+	for i := range lines {
+		fmt.Fprintln(&printed, "é漢🎉", i)
+	}
 	state := newState(t)
 	s := serve(t, state)
 	s.hello()
 	begin := time.Now()
 	s.send(`{"jsonrpc":"2.0","id":7000,"method":"tools/call","params":{"_meta":{"progressToken":"p"},"name":"run_script","arguments":` +
-		encoded(object{"language": "python", "source": "import time\nfor i in range(1000):\n  print('é漢🎉', i, flush=True)\n  time.sleep(0.052)\nopen('made', 'w').write('x')"}) + `}}`)
+		encoded(object{"language": "python", "source": fmt.Sprintf("import time\nfor i in range(%d):\n  print('é漢🎉', i, flush=True)\n  time.sleep(%g)\nopen('made', 'w').write('x')", lines, pause)}) + `}}`)
 	other := s.askCall("run_script", object{"language": "bash", "source": "echo $BASHPID; sleep 300"})
+	marker := unique()
+	third := s.askCall("run_script", object{"language": "bash", "args": []string{marker}, "source": "echo begun; echo x > never; sleep 300 & trap '' TERM INT; while :; do sleep 1; done"})
 	for i := range 100 {
 		s.ok("write_file", object{"path": fmt.Sprint("f", i), "content": "x"})
 	}
 	m, ok := s.await(60*time.Second, func(m message) bool { return string(m.ID) == "7000" && m.Method == "" })
-	if took := time.Since(begin); !ok || took < 44*time.Second || took > 50*time.Second {
+	if took := m.at.Sub(begin); !ok || took < 44*time.Second || took > 46*time.Second {
 		t.Fatalf("answered: %v, after %s", ok, took)
+	} else {
+		t.Logf("answered after %s", took)
 	}
 	r := m.result(t)
-	job, out := r.job(t), sections(r.Text)
+	job := r.job(t)
 	if r.IsError || !strings.HasPrefix(r.Text, "RUNNING for 45") || r.Facts["saved"] != false {
 		t.Errorf("the answer is %s", r.Text)
 	}
-	for polls := 0; r.Facts["outcome"] == "running"; polls++ {
-		r = s.ok("run_script", object{"job": job, "output_offset": r.Facts["output_offset"]})
-		out += sections(r.Text)
-		if polls > 3 {
-			t.Fatalf("still running: %s", r.Text)
+	s.cancelled(third, marker)
+	from, polls := s.page(r, 0, printed.String()), 0
+	for ; r.Facts["outcome"] == "running"; polls++ {
+		id, asked := s.askCall("run_script", object{"job": job, "output_offset": from}), time.Now()
+		m, ok := s.await(60*time.Second, func(m message) bool { return string(m.ID) == id })
+		if took := m.at.Sub(asked); !ok || took > 46*time.Second || polls > 8 {
+			t.Fatalf("poll %d: answered: %v, after %s", polls, ok, took)
 		}
+		r = m.result(t)
+		from = s.page(r, from, printed.String())
 	}
-	var want strings.Builder
-	for i := range 1000 {
-		fmt.Fprintln(&want, "é漢🎉", i)
+	if from != printed.Len() {
+		t.Errorf("shown were %d bytes, printed %d", from, printed.Len())
 	}
-	if out != want.String() {
-		t.Errorf("shown were %d bytes, printed %d:\n%.300s", len(out), want.Len(), out)
-	}
+	t.Logf("%d bytes of output in %d answers", from, polls+1)
 	if !strings.HasPrefix(r.Text, "SAVED as v102 (exit 0") {
 		t.Errorf("its end: %s", r.Text)
 	}
@@ -108,6 +123,38 @@ func TestALongScriptIsAJob(t *testing.T) {
 	must(t, state, "audit", "verify")
 	if out := command(t, state, "call", "run_script", `{"job":"`+lasting+`"}`); out.code != 5 || !strings.Contains(out.stdout, "no longer kept: cancelled, nothing of it was saved") {
 		t.Errorf("asked for later: %+v", out)
+	}
+}
+
+// page holds an answer to show exactly what was printed from an offset up to the one
+// that it names, and returns that.
+func (s *server) page(r result, from int, printed string) (next int) {
+	s.t.Helper()
+	offset, ok := r.Facts["output_offset"].(float64)
+	if next = int(offset); !ok || next < from || next > len(printed) || sections(r.Text) != printed[from:next] {
+		s.t.Fatalf("a page from %d to %v, of %d: %.2000s", from, r.Facts["output_offset"], len(printed), r.Text)
+	}
+	return next
+}
+
+// cancelled stops a job that was handed over: all of it is gone within two seconds,
+// and its output is still there.
+func (s *server) cancelled(id, marker string) {
+	t := s.t.(*testing.T)
+	t.Helper()
+	job := s.answer(id).result(t).job(t)
+	begin := time.Now()
+	r := s.ok("run_script", object{"job": job, "cancel": true})
+	took := time.Since(begin)
+	if left := marked(t, marker); took > 2*time.Second || len(left) > 0 || !strings.HasPrefix(r.Text, "stopped job "+job) {
+		t.Errorf("stopped after %s, left are %v: %s", took, left, r.Text)
+	}
+	t.Logf("a job was stopped in %s", took)
+	if r := s.call("run_script", object{"job": job}); !r.IsError || !strings.HasPrefix(r.Text, "CANCELLED: ") || sections(r.Text) != "begun\n" {
+		t.Errorf("asked for after that: %s", r.Text)
+	}
+	if r := s.call("read_file", object{"path": "never"}); !strings.HasPrefix(r.Text, "NOT_FOUND") {
+		t.Errorf("it was saved: %s", r.Text)
 	}
 }
 

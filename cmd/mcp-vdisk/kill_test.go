@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +22,8 @@ import (
 // What Must hold 8 asks: the server is killed (SIGKILL) at a random moment of
 // pipelined writes and scripts, again and again on one state directory. On
 // reopening, whatever was acknowledged is there, no file is torn, the log is
-// whole, and every commit of the disk has an intent in it.
+// whole and in agreement with the disk, fsck finds nothing, and a script sees
+// exactly the head.
 
 // versions writes and reads contents of which every byte tells whether the
 // content is whole: a header with number and length, then so many equal lines.
@@ -41,77 +43,106 @@ func (v versions) parse(data []byte) (k int, whole bool) {
 	return k, string(data) == v.make(k)
 }
 
+// The clients of a round, by number: those that overwrite a file of their own,
+// the first of them with if_version, each with one call on its way at a time;
+// one that makes new files; and two that run scripts.
 const (
-	streams     = 6  // files that are overwritten, each by one call at a time
-	scriptFiles = 12 // files that one script writes
+	streams     = 7
+	chains      = 3
+	maker       = streams
+	shortScript = streams + 1
+	longScript  = streams + 2
+	clients     = streams + 3
+
+	scriptFiles = 13 // files that one script writes
 )
 
-// killer is the client of all rounds: what it was acknowledged so far.
+// killer is all clients through all rounds: what they were acknowledged so far.
 type killer struct {
 	t     *testing.T
 	state string
-	k     int // of the last version
+	big   bool // the longer script writes more than is staged at once
+	k     int  // of the last version
 
 	acked    map[string]int    // by file: the newest version that was acknowledged
 	sent     map[string]int    // by file: the newest that was asked for
 	created  map[string]bool   // files made by mode create, and whether that was acknowledged
+	at       map[string]string // by file: the disk's version of it, for if_version
+	turn     int               // of the longer script, since the server began
+	left     string            // job whose changes were not saved, and are going to be
 	receipts map[uint64]string // leaf by number
-	during   map[string]int    // what ran when the server was killed
+	scripts  [3]int            // how many were running when the server was killed, how often
+}
+
+func newKiller(t *testing.T) *killer {
+	return &killer{
+		t: t, state: newState(t), acked: map[string]int{}, sent: map[string]int{}, created: map[string]bool{},
+		at: map[string]string{}, receipts: map[uint64]string{},
+	}
 }
 
 func TestKillLosesNothingThatWasAcknowledged(t *testing.T) {
-	k := &killer{t: t, state: newState(t), acked: map[string]int{}, sent: map[string]int{}, created: map[string]bool{},
-		receipts: map[uint64]string{}, during: map[string]int{}}
-	n := rounds(100)
+	t.Parallel()
+	k := newKiller(t)
+	n := rounds(200)
 	begin := time.Now()
 	for i := range n {
-		k.round(i)
-		k.check(i)
+		s := serveUnread(t, k.state, nil)
+		s.torn = true
+		go s.read()
+		k.load(s, time.Duration(5+rand.IntN(600))*time.Millisecond, false)
+		k.check()
 		if t.Failed() {
 			t.Fatalf("round %d", i)
 		}
 	}
 	d := look(t, k.state)
-	t.Logf("%d kills in %s (during: %v): %d commits, %d receipts and %d files of acknowledged calls found",
-		n, time.Since(begin).Round(time.Second), k.during, len(d.commits), len(k.receipts), len(k.acked)+len(k.created))
+	t.Logf("%d kills in %s, %d, %d and %d of them while no, one and two scripts ran: %d commits, %d receipts and %d files of acknowledged calls found",
+		n, time.Since(begin).Round(time.Second), k.scripts[0], k.scripts[1], k.scripts[2], len(d.commits), len(k.receipts), len(k.acked)+len(k.created))
 }
 
-// round starts a server, works it hard, and kills it.
-func (k *killer) round(i int) {
-	s := serveUnread(k.t, k.state, nil)
-	s.torn = true
-	go s.read()
-	s.hello()
+// load works a server hard for a while, or until it is gone, and then kills it,
+// or hangs up and waits for its end.
+func (k *killer) load(s *server, long time.Duration, hangUp bool) {
 	marker := unique()
+	if _, ok := s.greet("2025-11-25"); !ok {
+		s.kill()
+		return
+	}
 	calls := map[string]call{}
 	busy := map[string]bool{}
-	next := func(i int) {
-		c := k.next(i, marker, busy)
+	next := func(client int) {
+		c := k.next(client, marker, busy)
 		if c.tool != "" {
 			calls[s.askCall(c.tool, c.args)] = c
 		}
 	}
-	withScripts := i%2 == 1
-	kinds := streams + 1
-	if withScripts {
-		kinds++
+	for j := range 4 * clients {
+		next(j % clients)
 	}
-	for j := range 4 * kinds {
-		next(j % kinds)
-	}
-	moment := time.Now().Add(time.Duration(5+rand.IntN(250)) * time.Millisecond)
+	over := time.Now().Add(long)
 	fresh := func(m message) bool { _, ours := calls[string(m.ID)]; return ours }
 	for {
-		m, ok := s.await(time.Until(moment), fresh)
+		m, ok := s.await(time.Until(over), fresh)
 		if !ok {
 			break
 		}
 		c := calls[string(m.ID)]
 		delete(calls, string(m.ID))
 		k.take(m, c, busy)
-		next(c.kind)
+		next(c.client)
 	}
-	running := len(below(k.t, s.cmd.Process.Pid)) > 0
+	stages := 0
+	for _, p := range below(k.t, s.cmd.Process.Pid) {
+		if p.parent == s.cmd.Process.Pid {
+			stages++
+		}
+	}
+	k.scripts[min(stages, 2)]++
+	if hangUp {
+		s.stdin.Close()
+		s.await(patience, func(message) bool { return false })
+	}
 	s.kill()
 	s.await(patience, func(message) bool { return false })
 	for _, m := range s.all() { // acknowledged in the last moment
@@ -119,99 +150,154 @@ func (k *killer) round(i int) {
 			k.take(m, calls[string(m.ID)], busy)
 		}
 	}
-	if running {
-		k.during["a script"]++
-	} else {
-		k.during["writes"]++
-	}
+	k.left, k.turn = "", 0
 	within(k.t, 2*time.Second, "the scripts of a killed server are gone", func() bool { return len(marked(k.t, marker)) == 0 })
 }
 
 // call is a call on its way.
 type call struct {
-	kind int
-	tool string
-	args object
-	file string // that it writes, "s" for the script's
-	k    int
+	client int
+	tool   string
+	args   object
+	file   string // that it writes, "s" and "l" for the scripts'
+	k      int
 }
 
-// next makes the next call of a kind: one of the streams, a new file, or a
-// script. Streams and scripts have one call on its way at a time, so that what
-// was acknowledged last is what has to be there.
-func (k *killer) next(kind int, marker string, busy map[string]bool) call {
-	k.k++
-	c := call{kind: kind, tool: "write_file", k: k.k}
-	switch {
-	case kind < streams:
-		c.file = fmt.Sprintf("stream%d", kind)
-		c.args = object{"path": c.file, "content": versions{}.make(k.k)}
-	case kind == streams:
-		c.file = fmt.Sprintf("made/%06d", k.k)
-		c.args = object{"path": c.file, "content": versions{}.make(k.k), "mode": "create"}
-		k.created[c.file] = false
-		return c
-	default:
-		c.file, c.tool = "s", "run_script"
-		c.args = object{"language": "bash", "stdin": versions{}.make(k.k), "args": []string{marker},
-			"source": fmt.Sprintf("mkdir -p s; cat > /tmp/v; for i in $(seq %d); do cp /tmp/v s/$i; done; sleep 0.0%d", scriptFiles, rand.IntN(10))}
+// fileOf is what a client writes; the maker writes another one each time.
+func (k *killer) fileOf(client int) string {
+	switch client {
+	case maker:
+		return fmt.Sprintf("made/%06d", k.k)
+	case shortScript:
+		return "s"
+	case longScript:
+		return "l"
 	}
+	return fmt.Sprintf("stream%d", client)
+}
+
+// next makes the next call of a client. What was acknowledged last is what has to
+// be there, since only the maker has more than one call on its way.
+func (k *killer) next(client int, marker string, busy map[string]bool) call {
+	k.k++
+	c := call{client: client, tool: "write_file", file: k.fileOf(client), k: k.k}
 	if busy[c.file] {
 		return call{}
 	}
-	busy[c.file], k.sent[c.file] = true, k.k
+	switch client {
+	case shortScript:
+		c.tool = "run_script"
+		c.args = k.script("s", marker, "rm -f s/x*; cp /tmp/v s/x$RANDOM; sleep 0.0"+fmt.Sprint(rand.IntN(10)))
+	case longScript:
+		if c.tool = "run_script"; k.left != "" {
+			c.args, c.k = object{"job": k.left, "commit": "always"}, k.sent["l"]
+		} else {
+			c.args = k.script("l", marker, k.long())
+		}
+	default:
+		c.args = object{"path": c.file, "content": versions{}.make(k.k)}
+		if v := k.at[c.file]; client < chains && v != "" {
+			c.args["if_version"] = v
+		}
+	}
+	if client == maker {
+		c.args["mode"], k.created[c.file] = "create", false
+		return c
+	}
+	busy[c.file], k.sent[c.file] = true, c.k
 	return c
+}
+
+// long is the rest of the longer script. It leaves a directory that nobody may
+// enter, and of three turns saves one at once, one later and one never.
+func (k *killer) long() string {
+	rest := "chmod 700 l/closed 2>/dev/null; mkdir -p l/closed; cp /tmp/v l/closed/13; chmod 000 l/closed; sleep 0.3"
+	if k.big {
+		rest += "; head -c 9500000 /dev/urandom > l/big; sha256sum < l/big > l/sum"
+	}
+	if k.turn++; k.turn%3 != 0 {
+		rest += "; exit 1"
+	}
+	return rest
+}
+
+// script writes the same version into scriptFiles files of a directory, the last
+// of them by rest.
+func (k *killer) script(dir, marker, rest string) object {
+	return object{"language": "bash", "stdin": versions{}.make(k.k), "args": []string{marker}, "source": fmt.Sprintf(
+		"mkdir -p %[1]s; cat > /tmp/v; for i in $(seq %[2]d); do cp /tmp/v %[1]s/$i; done; %[3]s", dir, scriptFiles-1, rest)}
 }
 
 // take notes an acknowledgement.
 func (k *killer) take(m message, c call, busy map[string]bool) {
 	delete(busy, c.file)
 	r := m.result(k.t)
-	if r.IsError || c.tool == "run_script" && !strings.HasPrefix(r.Text, "SAVED") {
-		k.t.Errorf("%s of %s: %.300s", c.tool, c.file, r.Text)
+	k.receipts[r.Receipt.N] = r.Receipt.Leaf
+	switch {
+	case c.file == "l" && !r.IsError && strings.HasPrefix(r.Text, "NOT SAVED (exit 1"):
+		if k.turn%3 == 2 { // the others are never saved
+			k.left = r.job(k.t)
+		}
+		return
+	case r.IsError || c.tool == "run_script" && !strings.HasPrefix(r.Text, "SAVED"):
+		k.t.Errorf("%s %.100s of %s: %.300s", c.tool, encoded(c.args), c.file, r.Text)
 		return
 	}
-	k.receipts[r.Receipt.N] = r.Receipt.Leaf
+	if c.file == "l" {
+		k.left = ""
+	}
 	if _, ok := k.created[c.file]; ok {
 		k.created[c.file] = true
-	} else {
-		k.acked[c.file] = max(k.acked[c.file], c.k)
+		return
+	}
+	k.acked[c.file] = max(k.acked[c.file], c.k)
+	if v, ok := r.Facts["version"].(string); ok {
+		k.at[c.file] = v
 	}
 }
 
-// check looks at what the kill left.
-func (k *killer) check(i int) {
+// check looks at what the kill left. The first command settles what it left open
+// in the log.
+func (k *killer) check() {
 	t := k.t
-	if out := command(t, k.state, "audit", "verify"); out.code != 0 {
-		t.Errorf("audit verify: exit %d\n%s%s", out.code, out.stdout, out.stderr)
+	for _, args := range [][]string{{"audit", "verify"}, {"image", "fsck", "--live", "--cross"}} {
+		if out := command(t, k.state, args...); out.code != 0 {
+			t.Errorf("%v: exit %d\n%s%s", args, out.code, out.stdout, out.stderr)
+		}
 	}
-	k.checkFiles()
+	files := contents(t, k.state)
+	k.checkFiles(files)
 	k.checkLog(look(t, k.state))
+	k.checkScript(files)
 	if left := entries(t, filepath.Join(k.state, "scratch")); len(left) > 0 {
 		t.Errorf("in scratch after the next opening: %v", left)
 	}
 }
 
-func (k *killer) checkFiles() {
+func (k *killer) checkFiles(files map[string]stored) {
 	t := k.t
-	files := contents(t, k.state)
 	atLeast := func(file string, got int) {
 		if got < k.acked[file] || got > k.sent[file] {
 			t.Errorf("%s is at version %d; %d was acknowledged and %d asked for", file, got, k.acked[file], k.sent[file])
 		}
 	}
-	script := map[int]int{}
-	for name, data := range files {
-		got, whole := versions{}.parse(data)
+	scripts := map[string]map[int]int{"s": {}, "l": {}}
+	for name, f := range files {
+		if name == "l/big" || name == "l/sum" {
+			continue
+		}
+		got, whole := versions{}.parse(f.data)
+		dir, _, inDir := strings.Cut(name, "/")
 		switch _, made := k.created[name]; {
 		case !whole:
-			t.Errorf("%s is torn: %d bytes, %.80q", name, len(data), data)
+			t.Errorf("%s is torn: %d bytes, %.80q", name, len(f.data), f.data)
 		case made && !strings.HasSuffix(name, fmt.Sprintf("/%06d", got)):
 			t.Errorf("%s holds version %d", name, got)
-		case strings.HasPrefix(name, "s/"):
-			script[got]++
+		case inDir && scripts[dir] != nil:
+			scripts[dir][got]++
 		case !made:
 			atLeast(name, got)
+			k.at[name] = fmt.Sprintf("v%d", f.version)
 		}
 	}
 	for name, acked := range k.created {
@@ -222,41 +308,65 @@ func (k *killer) checkFiles() {
 		}
 	}
 	for name := range k.acked {
-		if _, there := files[name]; !there && name != "s" {
+		_, there := files[name]
+		if scripts[name] != nil {
+			there = len(scripts[name]) > 0
+		}
+		if !there {
 			t.Errorf("%s was acknowledged and is not there", name)
 		}
 	}
-	for got, n := range script {
-		if atLeast("s", got); n != scriptFiles {
-			t.Errorf("the files of one script are of different runs: %v", script)
+	for dir, counts := range scripts {
+		for got, n := range counts {
+			if atLeast(dir, got); n != scriptFiles {
+				t.Errorf("the files of one script are of different runs: %s %v", dir, counts)
+			}
 		}
+	}
+	if sum := sha256.Sum256(files["l/big"].data); len(files["l/sum"].data) > 0 && !bytes.HasPrefix(files["l/sum"].data, fmt.Appendf(nil, "%x ", sum)) {
+		t.Errorf("l/big is torn: %d bytes", len(files["l/big"].data))
 	}
 }
 
-// checkLog holds the log to the disk: every commit has an intent, and every
-// acknowledged receipt is a record.
+// checkLog holds the log to the disk: every commit has an intent, every intent an
+// end that is true, and every acknowledged receipt is a record.
 func (k *killer) checkLog(d disk) {
 	t := k.t
-	intents := map[string]bool{}
+	intents, ends := map[string]bool{}, map[string]string{}
 	leaves := map[uint64]string{}
 	for line := range strings.Lines(must(t, k.state, "audit", "query", "-o", "ndjson")) {
 		line = strings.TrimSuffix(line, "\n")
 		var r struct {
-			N        uint64
-			Ev, Call string
+			N                uint64
+			Ev, Call, Reason string
 		}
 		if err := json.Unmarshal([]byte(line), &r); err != nil {
 			t.Fatal(err)
 		}
-		if r.Ev == "call.intent" {
+		switch r.Ev {
+		case "call.intent":
 			intents[r.Call] = true
+		case "call.outcome", "recover":
+			if ends[r.Call] != "" {
+				t.Errorf("call %s has two ends", r.Call)
+			}
+			ends[r.Call] = r.Ev + " " + r.Reason
 		}
 		sum := sha256.Sum256(append([]byte{0}, line...))
 		leaves[r.N] = hex.EncodeToString(sum[:])
 	}
+	commits := map[string]bool{}
 	for _, c := range d.commits[1:] { // the first makes the disk
-		if !intents[c.Call] {
+		if commits[c.Call] = true; !intents[c.Call] {
 			t.Errorf("commit %d of call %q has no intent", c.Seq, c.Call)
+		}
+	}
+	for id := range intents {
+		switch end := ends[id]; {
+		case end == "":
+			t.Errorf("call %s has no end in the log", id)
+		case strings.HasPrefix(end, "recover ") && (end == "recover committed") != commits[id]:
+			t.Errorf("call %s has %q in the log; it has a commit: %v", id, end, commits[id])
 		}
 	}
 	for n, leaf := range maps.All(k.receipts) {
@@ -266,15 +376,37 @@ func (k *killer) checkLog(d disk) {
 	}
 }
 
+// checkScript lets a script compare all files that it sees with those of the
+// image.
+func (k *killer) checkScript(files map[string]stored) {
+	var want strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		fmt.Fprintf(&want, "%x  %s\n", sha256.Sum256(files[name].data), name)
+	}
+	out := commandWith(k.t, k.state, encoded(object{"language": "bash", "commit": "never", "stdin": want.String(), "source": `
+		cat > /tmp/want
+		chmod 700 l/closed 2>/dev/null
+		find . -type f -printf '%P\0' | LC_ALL=C sort -z | xargs -0r sha256sum | diff - /tmp/want`}), "call", "run_script", "-")
+	if out.code != 0 || !strings.Contains(out.stdout, "exit 0,") {
+		k.t.Errorf("what a script sees (<) is not what the disk has (>): exit %d\n%.3000s%s", out.code, out.stdout, out.stderr)
+	}
+}
+
+// stored is a file of a disk.
+type stored struct {
+	data    []byte
+	version uint64
+}
+
 // contents are all files of a disk.
-func contents(t testing.TB, state string) map[string][]byte {
+func contents(t testing.TB, state string) map[string]stored {
 	t.Helper()
 	im, err := workspace.Open(filepath.Join(state, "images", "default.vdisk"), workspace.OpenOptions{ReadOnly: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer im.Close()
-	files := map[string][]byte{}
+	files := map[string]stored{}
 	err = im.Walk(t.Context(), workspace.Path{}, func(e workspace.Entry) error {
 		if e.Node.Kind != workspace.KindFile {
 			return nil
@@ -285,7 +417,7 @@ func contents(t testing.TB, state string) map[string][]byte {
 		}
 		var b bytes.Buffer
 		_, err = io.Copy(&b, f.Reader())
-		files[e.Path.Rel()] = b.Bytes()
+		files[e.Path.Rel()] = stored{b.Bytes(), e.Node.Version}
 		return err
 	})
 	if err != nil {

@@ -121,15 +121,44 @@ type output struct {
 // command runs the program on a state directory and waits for it.
 func command(t testing.TB, state string, args ...string) output {
 	t.Helper()
+	return commandWith(t, state, "", args...)
+}
+
+// commandWith is command with a standard input.
+func commandWith(t testing.TB, state, stdin string, args ...string) output {
+	t.Helper()
 	cmd := exec.Command(program, append([]string{"--state", state}, args...)...)
 	cmd.Dir = filepath.Dir(state)
+	if stdin != "" {
+		cmd.Stdin = strings.NewReader(stdin)
+	}
+	return outputOf(t, cmd)
+}
+
+func outputOf(t testing.TB, cmd *exec.Cmd) output {
+	t.Helper()
 	var stdout, stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()
 	if cmd.ProcessState == nil {
-		t.Fatalf("%v: %s", args, err)
+		t.Fatalf("%v: %s", cmd.Args, err)
 	}
 	return output{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
+}
+
+// asOwner makes a command, which may be root's, one of the owner of a state
+// directory. That user's settings count then, and its environment reaches the back.
+func asOwner(t testing.TB, state string, cmd *exec.Cmd) *exec.Cmd {
+	t.Helper()
+	info, err := os.Stat(state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if isRoot() {
+		id := uint32(ownerOf(info))
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: id, Gid: id}}
+	}
+	return cmd
 }
 
 // must runs a command that has to succeed and returns its output.

@@ -16,21 +16,22 @@ const module = "github.com/mcp-vdisk/mcp-vdisk/"
 // arrows are the imports that one package of this module may make of another.
 // They point one way only; workspace/hostos is a leaf that all may import.
 var arrows = map[string][]string{
-	"cmd/mcp-vdisk":    {"tools", "workspace", "workspace/live", "workspace/lease", "sandboxrun", "pyenv", "audit", "schemas", "conformance"},
-	"tools":            {"workspace", "workspace/live", "workspace/lease", "sandboxrun", "pyenv", "audit", "schemas"},
-	"conformance":      {"sandboxrun", "workspace/lease", "audit", "schemas"},
-	"pyenv":            {"sandboxrun"},
-	"workspace":        {},
-	"workspace/live":   {"workspace"},
-	"workspace/lease":  {},
-	"workspace/hostos": {},
-	"sandboxrun":       {},
-	"audit":            {},
-	"schemas":          {},
+	"cmd/mcp-vdisk":     {"tools", "workspace", "workspace/live", "workspace/lease", "sandboxrun", "pyenv", "audit", "schemas", "conformance"},
+	"tools":             {"workspace", "workspace/live", "workspace/lease", "sandboxrun", "pyenv", "audit", "schemas"},
+	"conformance":       {"sandboxrun", "sandboxrun/prober", "workspace/lease", "audit", "schemas"},
+	"pyenv":             {"sandboxrun"},
+	"workspace":         {},
+	"workspace/live":    {"workspace"},
+	"workspace/lease":   {},
+	"workspace/hostos":  {},
+	"sandboxrun":        {},
+	"sandboxrun/prober": {},
+	"audit":             {},
+	"schemas":           {},
 }
 
 // primitives are the packages that may make system calls by themselves.
-var primitives = []string{"workspace/hostos", "workspace/live", "sandboxrun", "cmd/mcp-vdisk"}
+var primitives = []string{"workspace/hostos", "workspace/live", "sandboxrun", "sandboxrun/prober", "cmd/mcp-vdisk"}
 
 // topLevel are the folders that may hold Go files.
 var topLevel = []string{"cmd", "schemas", "tools", "workspace", "sandboxrun", "pyenv", "audit", "conformance", "examples"}

@@ -19,6 +19,7 @@ type hostFacts struct {
 	container         bool // Docker, Podman and the like
 	seccomp           bool // a filter is set on this process
 	wsl               bool
+	self              string // real path of this program
 }
 
 // readFacts reads the facts below root ("/" but for tests).
@@ -38,6 +39,7 @@ func readFacts(root string) hostFacts {
 		container:         exists(".dockerenv") || exists("run/.containerenv"),
 		wsl:               strings.Contains(strings.ToLower(read("proc/version")), "microsoft"),
 	}
+	f.self, _ = os.Readlink(filepath.Join(root, "proc/self/exe"))
 	if n, err := strconv.Atoi(read("proc/sys/user/max_user_namespaces")); err == nil {
 		f.maxUser = n
 	}
@@ -49,7 +51,6 @@ func readFacts(root string) hostFacts {
 
 const (
 	remedyContainer = "run the container with --security-opt seccomp=unconfined --security-opt systempaths=unconfined (Podman: --security-opt unmask=ALL), or with a seccomp profile that allows clone, unshare, mount and pivot_root"
-	remedyAppArmor  = "install the AppArmor profile of mcp-vdisk (packaging/apparmor/mcp-vdisk) that gives it userns, and for bubblewrap: apt install apparmor-profiles && install -m644 /usr/share/apparmor/extra-profiles/bwrap-userns-restrict /etc/apparmor.d/ && apparmor_parser -r /etc/apparmor.d/bwrap-userns-restrict; as a last resort: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
 	remedyClone     = "sysctl -w kernel.unprivileged_userns_clone=1"
 	remedyMaxUser   = "sysctl -w user.max_user_namespaces=15000"
 	remedyWSL1      = "use WSL 2: wsl --set-version <distribution> 2"
@@ -59,7 +60,9 @@ const (
 func refused(what, stderr string, h hostFacts) *SetupError {
 	switch {
 	case h.appArmorRestricts:
-		return unavailable(what+": AppArmor restricts user namespaces (kernel.apparmor_restrict_unprivileged_userns=1)", remedyAppArmor, stderr)
+		e := unavailable(what+": AppArmor restricts user namespaces (kernel.apparmor_restrict_unprivileged_userns=1)", remedyAppArmor, stderr)
+		e.Steps = stepsAppArmor(h.self)
+		return e
 	case h.cloneForbidden:
 		return unavailable(what+": user namespaces are switched off (kernel.unprivileged_userns_clone=0)", remedyClone, stderr)
 	case h.container:

@@ -19,8 +19,8 @@ func TestDiagnose(t *testing.T) {
 		kind          error
 		cause, remedy string // parts
 	}{
-		{"AppArmor, loopback", "bwrap: loopback: Failed RTM_NEWADDR: Operation not permitted", hostFacts{appArmorRestricts: true}, ErrUnavailable, "AppArmor restricts user namespaces", "packaging/apparmor/mcp-vdisk"},
-		{"AppArmor, uid map", "bwrap: setting up uid map: Permission denied", hostFacts{appArmorRestricts: true}, ErrUnavailable, "AppArmor restricts user namespaces", "apparmor_parser -r"},
+		{"AppArmor, loopback", "bwrap: loopback: Failed RTM_NEWADDR: Operation not permitted", hostFacts{appArmorRestricts: true}, ErrUnavailable, "AppArmor restricts user namespaces", "mcp-vdisk doctor prints"},
+		{"AppArmor, uid map", "bwrap: setting up uid map: Permission denied", hostFacts{appArmorRestricts: true}, ErrUnavailable, "AppArmor restricts user namespaces", "AppArmor profiles"},
 		{"uid map elsewhere", "bwrap: setting up uid map: Permission denied", plain, ErrUnavailable, "no user namespace can be made: the kernel or a security module", "dmesg"},
 		{"container seccomp", "bwrap: No permissions to create new namespace, likely because the kernel does not allow non-privileged user namespaces. See <https://deb.li/bubblewrap> or <file:///usr/share/doc/bubblewrap/README.Debian.gz>.", hostFacts{container: true}, ErrUnavailable, "container", "--security-opt seccomp=unconfined"},
 		{"seccomp without a container", "bwrap: No permissions to create a new namespace", hostFacts{seccomp: true}, ErrUnavailable, "seccomp filter", "seccomp"},
@@ -157,7 +157,10 @@ func TestReadFacts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := hostFacts{appArmorRestricts: true, cloneForbidden: true, maxUser: 42, container: true, seccomp: true, wsl: true}
+	if err := os.Symlink("/opt/mcp-vdisk", filepath.Join(root, "proc/self/exe")); err != nil {
+		t.Fatal(err)
+	}
+	want := hostFacts{appArmorRestricts: true, cloneForbidden: true, maxUser: 42, container: true, seccomp: true, wsl: true, self: "/opt/mcp-vdisk"}
 	if got := readFacts(root); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

@@ -25,6 +25,9 @@ var (
 type SetupError struct {
 	Cause  string // one lower-case sentence, without a full stop
 	Remedy string // what to do, for a person; may be empty
+	// Steps are lines for the shell of root that do what Remedy says, where they
+	// depend on the host: they hold its paths, and are for nobody but the person.
+	Steps  string
 	Stderr string // what bubblewrap or the kernel said
 	kind   error
 	// onDisk: keeping the changes in a scratch directory would help.

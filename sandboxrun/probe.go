@@ -14,6 +14,7 @@ type Report struct {
 	Limits []Enforcement
 	// Cause and Remedy are set when OK is false.
 	Cause, Remedy string
+	Steps         string // of the SetupError
 	Checks        []Check
 }
 

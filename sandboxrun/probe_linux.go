@@ -64,15 +64,15 @@ func (r *Runner) Probe(ctx context.Context) Report {
 func (rep *Report) blame(name string, err error) {
 	c := Check{Name: name, Detail: err.Error()}
 	var se *SetupError
-	cause, remedy := strings.TrimPrefix(err.Error(), "sandboxrun: "), ""
+	cause, remedy, steps := strings.TrimPrefix(err.Error(), "sandboxrun: "), "", ""
 	if errors.As(err, &se) {
-		cause, remedy, c.Detail = se.Cause, se.Remedy, se.Stderr
+		cause, remedy, steps, c.Detail = se.Cause, se.Remedy, se.Steps, se.Stderr
 	}
 	if errors.Is(err, ErrRoot) {
 		remedy = "run mcp-vdisk as an ordinary user, or with --run-as"
 	}
 	if rep.Cause == "" {
-		rep.Cause, rep.Remedy = cause, remedy
+		rep.Cause, rep.Remedy, rep.Steps = cause, remedy, steps
 	}
 	if c.Detail == "" {
 		c.Detail = cause

@@ -74,6 +74,7 @@ func verbs() map[string]verb {
 		"audit.verify": {run: backVerify, unreadable: verifyUnreadable},
 		"config.set":   {run: backConfigSet},
 		"doctor":       {run: backDoctor, noState: true},
+		"conform":      {run: backConform, noState: true},
 	}
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"maps"
 	"os"
 	"path/filepath"
 
@@ -52,6 +53,7 @@ func backDoctor(ctx context.Context, b *back) error {
 		return err
 	}
 	f := doctorFacts{UID: os.Getuid(), State: b.req.State, Sandbox: box.Probe(ctx), Primitives: hostos.Implementations()}
+	maps.Copy(f.Primitives, f.Sandbox.Implementations())
 	f.Level = f.Sandbox.Level
 	f.FreeBytes, _, _ = hostos.Free(existing(b.req.State))
 	if f.Python, err = pyenv.New(pyenv.Find(), box).Status(ctx); err != nil {
@@ -89,6 +91,9 @@ func (b *back) printDoctor(f doctorFacts) {
 		b.printf("only files work here: %s\n", s.Cause)
 		if s.Remedy != "" {
 			b.printf("remedy: %s\n", s.Remedy)
+		}
+		if s.Steps != "" {
+			b.printf("\nas root:\n\n%s", s.Steps)
 		}
 		b.printf("\n")
 	}

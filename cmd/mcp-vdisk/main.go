@@ -74,7 +74,7 @@ every call, refused ones included, is a record of a hash-chained audit log.`,
 	root.PersistentFlags().StringVar(&a.state, "state", "", "state `DIR` (default: $MCP_VDISK_STATE, else ~/.local/share/mcp-vdisk, for root /var/lib/mcp-vdisk)")
 	root.PersistentFlags().StringVar(&a.runAs, "run-as", "", "`USER` or uid that root gives itself up to (never 0)")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
-	root.AddCommand(a.serveCmd(), a.callCmd(), a.imageCmd(), a.auditCmd(), a.configCmd(), a.doctorCmd(), a.demoCmd(), a.versionCmd())
+	root.AddCommand(a.serveCmd(), a.callCmd(), a.imageCmd(), a.auditCmd(), a.configCmd(), a.doctorCmd(), a.conformCmd(), a.demoCmd(), a.versionCmd())
 	return root
 }
 

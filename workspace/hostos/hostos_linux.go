@@ -15,7 +15,7 @@ import (
 // Implementations names the implementation in force of each primitive, for
 // `doctor`.
 func Implementations() map[string]string {
-	return map[string]string{"lock": "flock", "directory fsync": "fsync", "free space": "statfs", "lock holder": "/proc/locks"}
+	return map[string]string{"lock": "flock", "directory fsync": "fsync", "free space": "statfs", "lock holder": "/proc/locks", "unnamed file": "O_TMPFILE"}
 }
 
 const errQuota = unix.EDQUOT

@@ -13,7 +13,7 @@ import (
 // Implementations names the implementation in force of each primitive, for
 // `doctor`.
 func Implementations() map[string]string {
-	return map[string]string{"lock": "in process only", "directory fsync": "none", "free space": "unknown", "lock holder": "none"}
+	return map[string]string{"lock": "in process only", "directory fsync": "none", "free space": "unknown", "lock holder": "none", "unnamed file": "unlinked"}
 }
 
 // held are the files locked in this process. Without flock(2) there is no lock

@@ -94,15 +94,3 @@ func between(least, most int, errno string) want {
 		return Failed, ""
 	}}
 }
-
-// maxDetail is how much of a text fits into a table.
-const maxDetail = 400
-
-// oneLine makes a text fit into a table.
-func oneLine(s string) string {
-	s = strings.Join(strings.Fields(strings.ToValidUTF8(s, "?")), " ")
-	if len(s) > maxDetail {
-		s = strings.ToValidUTF8(s[:maxDetail], "") + " ..."
-	}
-	return s
-}

@@ -7,14 +7,18 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
 )
 
 // Report is what a suite found out about one implementation: a finding for each
 // rule that it was asked to run, in the order of Rules.
 type Report struct {
-	Suite    string // "backend", "host"
-	Subject  string // the name that the implementation gives itself
-	Findings []Finding
+	Suite   string // "sandbox", "host"
+	Subject string // the name that the implementation gives itself
+	// Capabilities is what a backend declared; nil in other suites.
+	Capabilities *sandboxrun.Capabilities
+	Findings     []Finding
 }
 
 // Finding is what came of one rule.
@@ -107,12 +111,13 @@ func (r Report) MarshalJSON() ([]byte, error) {
 		list[i] = finding{f.Rule, f.Required, f.Status, f.Reason, f.Detail, f.Expected, f.Observed, f.Took.Milliseconds()}
 	}
 	return json.Marshal(struct {
-		Suite    string    `json:"suite"`
-		Subject  string    `json:"subject"`
-		OK       bool      `json:"ok"`
-		Summary  Summary   `json:"summary"`
-		Findings []finding `json:"findings"`
-	}{r.Suite, r.Subject, r.OK(), r.Summary(), list})
+		Suite        string                   `json:"suite"`
+		Subject      string                   `json:"subject"`
+		OK           bool                     `json:"ok"`
+		Summary      Summary                  `json:"summary"`
+		Capabilities *sandboxrun.Capabilities `json:"capabilities,omitempty"`
+		Findings     []finding                `json:"findings"`
+	}{r.Suite, r.Subject, r.OK(), r.Summary(), r.Capabilities, list})
 }
 
 // WriteTable writes the report for people: a line for each rule, and the counts.

@@ -4,7 +4,7 @@ import "slices"
 
 // Rule is one promise that a suite tests.
 type Rule struct {
-	Suite string // "backend", "host"
+	Suite string // "sandbox", "host"
 	// ID never changes its meaning. The seed's ids come first, in its order.
 	ID      string
 	Meaning string // one line
@@ -21,6 +21,9 @@ type Rule struct {
 // Rules returns every rule of every suite, in the order of reports.
 func Rules() []Rule {
 	var list []Rule
+	for _, r := range backendRules() {
+		list = append(list, r.Rule)
+	}
 	for _, r := range hostRules() {
 		list = append(list, r.Rule)
 	}

@@ -74,9 +74,12 @@ func bwrapArgs(r Run, l Limits, v view) []string {
 	for i, b := range r.Binds {
 		a = append(a, "--ro-bind", v.binds[i], b.Target)
 	}
-	if v.workspace == "" {
+	switch {
+	case v.workspace == "":
 		a = appendTmpfs(a, "0755", l.WriteBytes, "/workspace")
-	} else {
+	case r.ReadOnly:
+		a = append(a, "--ro-bind", v.workspace, "/workspace")
+	default:
 		a = append(a, "--bind", v.workspace, "/workspace")
 	}
 	return append(a, "--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/workspace",

@@ -25,6 +25,11 @@ func TestBwrapArgs(t *testing.T) {
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
+	run.ReadOnly = true
+	got, want = strings.Join(bwrapArgs(run, l, v), " "), strings.Replace(want, "--bind /tmp/merged", "--ro-bind /tmp/merged", 1)
+	if got != want {
+		t.Errorf("read-only: got\n%s\nwant\n%s", got, want)
+	}
 }
 
 // TestHostRoot: merged and old layouts of /usr.

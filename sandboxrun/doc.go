@@ -60,6 +60,14 @@
 // a share of MemoryTotal. With changes on disk each run has its own locked directory in
 // Scratch.
 //
+// # Backends
+//
+// A Backend is what runs commands one after the other in a workspace that is
+// kept between them, whoever implements it: package conformance tests it. The one
+// here, NewBackend, is a Runner with a directory for each workspace, to which the
+// changes of every command are applied. The tools do not use it; a disk is more
+// than a directory.
+//
 // # The stage
 //
 // bubblewrap of version 0.8 cannot mount an overlay, and a script must not. So

@@ -18,6 +18,8 @@ type Run struct {
 	// this process (others cannot be written by the script). Empty: an empty
 	// workspace.
 	Lower string
+	// ReadOnly shows Lower as it is: a write gives EROFS, and there are no changes.
+	ReadOnly bool
 	// Argv is the command. Argv[0] is an absolute path inside the sandbox.
 	Argv []string
 	// Env is added to PATH, HOME, TMPDIR and LANG, each as KEY=VALUE.

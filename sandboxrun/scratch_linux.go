@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,14 +14,21 @@ import (
 const scratchPrefix = "run-"
 
 // scratch makes the directory for one run on disk, "" when it stays in memory.
-// drop removes it. Until then the directory is locked, so that no other process
-// with the same scratch directory takes it for one that was left.
 func (r *Runner) scratch() (dir string, drop func(), err error) {
 	if !r.onDisk() {
 		return "", func() {}, nil
 	}
+	dir, remove, err := makeScratch(r.cfg.Scratch)
+	return dir, func() { _ = remove() }, err
+}
+
+// makeScratch makes a directory in the scratch directory. drop removes it, and
+// may be called again if it could not. Until then the directory is locked, so
+// that no other process with the same scratch directory takes it for one that
+// was left.
+func makeScratch(base string) (dir string, drop func() error, err error) {
 	for {
-		dir, err = os.MkdirTemp(r.cfg.Scratch, scratchPrefix)
+		dir, err = os.MkdirTemp(base, scratchPrefix)
 		if err != nil {
 			return "", nil, err
 		}
@@ -31,7 +39,14 @@ func (r *Runner) scratch() (dir string, drop func(), err error) {
 		if err != nil {
 			return "", nil, err
 		}
-		return dir, func() { _ = removeTree(dir); unix.Close(lock) }, nil
+		unlock := sync.OnceFunc(func() { unix.Close(lock) })
+		return dir, func() error {
+			defer unlock()
+			if err := removeTree(dir); err != nil && !errors.Is(err, unix.ENOENT) {
+				return err
+			}
+			return nil
+		}, nil
 	}
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -58,6 +59,7 @@ type suite struct {
 // a line here; its rules are in conformance.Rules under the same name.
 func conformSuites() []suite {
 	return []suite{
+		{conformance.SuiteSandbox, (*conformRun).backend},
 		{conformance.SuiteHost, (*conformRun).host},
 	}
 }
@@ -94,7 +96,12 @@ func backConform(ctx context.Context, b *back) error {
 	if err != nil {
 		return err
 	}
-	if c.box, err = sandboxrun.New(ctx, sandboxrun.Config{AllowUnixSockets: b.set.unixSockets}); err != nil {
+	scratch, err := os.MkdirTemp("", "mcp-vdisk-conform-")
+	if err != nil {
+		return fmt.Errorf("conform: %w", err)
+	}
+	defer os.RemoveAll(scratch)
+	if c.box, err = sandboxrun.New(ctx, sandboxrun.Config{Scratch: scratch, AllowUnixSockets: b.set.unixSockets}); err != nil {
 		return err
 	}
 	rep := conformReport{OK: true, Facts: conformance.Facts(ctx, c.box)}
@@ -158,6 +165,14 @@ func (c *conformRun) count(suite string) int {
 		}
 	}
 	return n
+}
+
+func (c *conformRun) backend(ctx context.Context) (conformance.Report, error) {
+	b, err := sandboxrun.NewBackend(c.box)
+	if err != nil {
+		return conformance.Report{}, err
+	}
+	return conformance.RunBackend(ctx, b, sandboxrun.Spec{}, conformance.Case{Only: c.only, Progress: c.progress}), nil
 }
 
 func (c *conformRun) host(ctx context.Context) (conformance.Report, error) {

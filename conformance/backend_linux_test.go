@@ -1,0 +1,70 @@
+package conformance
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
+)
+
+// newBwrap returns the backend on bubblewrap and its scratch directory, or skips
+// the test on a host without sandboxes.
+func newBwrap(t testing.TB, disk bool) (sandboxrun.Backend, string) {
+	t.Helper()
+	scratch := filepath.Join(t.TempDir(), "scratch")
+	r, err := sandboxrun.New(context.Background(), sandboxrun.Config{Scratch: scratch, Disk: disk})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rep := r.Probe(context.Background()); !rep.OK {
+		t.Skipf("SKIP no sandbox on this host (changes on disk: %v): %s; %s", disk, rep.Cause, rep.Remedy)
+	}
+	b, err := sandboxrun.NewBackend(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b, scratch
+}
+
+// TestBwrap: the backend on the sandbox that scripts of agents run in keeps
+// every rule, in a minute, and leaves nothing.
+func TestBwrap(t *testing.T) {
+	b, scratch := newBwrap(t, false)
+	start := time.Now()
+	rep := RunBackend(t.Context(), b, sandboxrun.Spec{}, Case{})
+	if d := time.Since(start); d > time.Minute {
+		t.Errorf("took %v", d)
+	}
+	expectStatuses(t, rep, func(Finding) Status { return Passed })
+	if !rep.OK() {
+		t.Error("the report is not OK")
+	}
+	noneIn(t, scratch)
+}
+
+// TestBwrapOnDisk: with changes on disk the limits on them are watched only, so
+// that they are not declared. All else holds.
+func TestBwrapOnDisk(t *testing.T) {
+	b, scratch := newBwrap(t, true)
+	rep := RunBackend(t.Context(), b, sandboxrun.Spec{}, Case{})
+	expectStatuses(t, rep, func(f Finding) Status {
+		if f.Rule == "limits.write_bytes" || f.Rule == "limits.write_files" {
+			return Skipped
+		}
+		return Passed
+	})
+	if !rep.OK() {
+		t.Error("the report is not OK")
+	}
+	noneIn(t, scratch)
+}
+
+func noneIn(t *testing.T, dir string) {
+	t.Helper()
+	if list, err := os.ReadDir(dir); err != nil || len(list) > 0 {
+		t.Errorf("scratch has %v (%v)", list, err)
+	}
+}

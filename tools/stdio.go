@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"regexp"
@@ -41,7 +42,7 @@ var (
 )
 
 // ServeStdio speaks MCP on a pair of streams, one JSON-RPC message a line, until
-// in ends or ctx does. Each request has a goroutine of its own, so a quick call
+// in ends or ctx does. Each request runs on a goroutine of its own, so a quick call
 // never waits behind a slow one and answers come in any order.
 //
 // A cancelled request is not answered. When in ends, the calls that run get two
@@ -76,9 +77,16 @@ type loop struct {
 	out   io.Writer
 	sent  atomic.Int64
 
+	in    *bufio.Reader // of the goroutine whose turn it is
+	turn  chan struct{} // gives it to one that is idle
+	ended chan error    // the input has
+	quit  chan struct{} // closed when nothing is read any more
+
 	mu     sync.Mutex
 	open   map[string]*inFlight // by the id as it was written
 	outErr error                // the first failed write; nothing is written after it
+	idle   int                  // goroutines that wait for a turn
+	over   bool                 // nothing that is read is a call any more
 }
 
 // inFlight is a request that is not answered yet.
@@ -89,42 +97,109 @@ type inFlight struct {
 	silent atomic.Bool
 }
 
-// read hands every line on until the input ends. It returns an error only when
+// read deals with every line until the input ends. It returns an error only when
 // the input failed.
+//
+// Whoever has read a request lets another goroutine read on and works on it
+// itself: a line that changes goroutines on its way waits for two threads to wake
+// up, which takes longer than a short call does. ctx may end while a goroutine is
+// blocked in Read; it is left behind, holds nothing, and ends with the process.
 func (l *loop) read(ctx context.Context, in io.Reader) error {
-	lines := make(chan line)
-	done := make(chan struct{})
-	defer close(done)
-	// The reader is left behind in a blocked Read when ctx ends first; it
-	// holds nothing and ends with the process.
-	go func() {
-		defer close(lines)
-		r := bufio.NewReaderSize(in, 64<<10)
-		for {
-			ln := readMessage(r)
-			select {
-			case lines <- ln:
-			case <-done:
-				return
-			}
-			if ln.err != nil {
-				return
-			}
-		}
-	}()
+	l.in, l.ended = bufio.NewReaderSize(in, 64<<10), make(chan error, 1)
+	l.turn, l.quit = make(chan struct{}, 1), make(chan struct{})
+	go l.work(ctx)
+	var err error
+	select {
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	case err = <-l.ended:
+	}
+	l.mu.Lock()
+	l.over = true
+	l.mu.Unlock()
+	close(l.quit)
+	return err
+}
+
+// work reads lines while it is this goroutine's turn.
+func (l *loop) work(ctx context.Context) {
 	for {
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case ln, ok := <-lines:
-			if !ok {
-				return nil
-			}
-			l.line(ctx, ln)
-			if ln.err != nil && ln.err != io.EOF {
-				return fmt.Errorf("read a message: %w", ln.err)
-			}
+		ln := readMessage(l.in)
+		if !l.accept() {
+			return
 		}
+		answer := l.line(ctx, ln)
+		switch {
+		case ln.err != nil:
+			l.end(ln.err)
+		case answer != nil:
+			l.pass(ctx)
+		}
+		if answer != nil {
+			answer()
+		} else {
+			l.calls.Done()
+		}
+		l.sends.Done()
+		if ln.err != nil || answer != nil && !l.wait() {
+			return
+		}
+	}
+}
+
+// accept counts a line as a call that runs, unless read has returned.
+func (l *loop) accept() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.over {
+		l.calls.Add(1)
+		l.sends.Add(1)
+	}
+	return !l.over
+}
+
+func (l *loop) end(err error) {
+	if err == io.EOF {
+		l.ended <- nil
+		return
+	}
+	l.ended <- fmt.Errorf("read a message: %w", err)
+}
+
+// maxIdle is how many goroutines wait for their turn to read.
+const maxIdle = 4
+
+// pass lets another goroutine read on.
+func (l *loop) pass(ctx context.Context) {
+	l.mu.Lock()
+	waiting := l.idle > 0
+	if waiting {
+		l.idle--
+	}
+	l.mu.Unlock()
+	if waiting {
+		l.turn <- struct{}{}
+		return
+	}
+	go l.work(ctx)
+}
+
+// wait waits for a turn to read; false says that there is none for it any more.
+func (l *loop) wait() bool {
+	l.mu.Lock()
+	stay := l.idle < maxIdle && !l.over
+	if stay {
+		l.idle++
+	}
+	l.mu.Unlock()
+	if !stay {
+		return false
+	}
+	select {
+	case <-l.turn:
+		return true
+	case <-l.quit:
+		return false
 	}
 }
 
@@ -163,7 +238,8 @@ func readMessage(r *bufio.Reader) line {
 // what stands right before it is a member of the message itself.
 var idAtEnd = regexp.MustCompile(`[,{]\s*"id"\s*:\s*(-?\d+|"(?:[^"\\]|\\.)*")\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$`)
 
-func (l *loop) line(ctx context.Context, ln line) {
+// line deals with a line, and returns what is left to be done for a request.
+func (l *loop) line(ctx context.Context, ln line) (answer func()) {
 	data := bytes.TrimSpace(ln.data)
 	if ln.tooLong {
 		id := json.RawMessage("null")
@@ -171,27 +247,27 @@ func (l *loop) line(ctx context.Context, ln line) {
 			id = json.RawMessage(m[1])
 		}
 		l.fail(id, mcp.INVALID_REQUEST, fmt.Sprintf("the message is longer than %d bytes; write large files in parts with mode \"append\"", MaxMessage))
-		return
+		return nil
 	}
 	if len(data) == 0 {
-		return
-	}
-	if !json.Valid(data) {
-		l.fail(json.RawMessage("null"), mcp.PARSE_ERROR, "the line is not valid JSON")
-		return
-	}
-	if data[0] != '{' {
-		l.fail(json.RawMessage("null"), mcp.INVALID_REQUEST, "a message is one JSON object; batches are not part of MCP since 2025-06-18")
-		return
+		return nil
 	}
 	// Members of the wrong type stay empty, and are told as such below or by
 	// what the request asks for.
 	var r request
-	_ = json.Unmarshal(data, &r)
-	l.message(ctx, data, r)
+	var syntax *json.SyntaxError
+	if errors.As(json.Unmarshal(data, &r), &syntax) {
+		l.fail(json.RawMessage("null"), mcp.PARSE_ERROR, "the line is not valid JSON")
+		return nil
+	}
+	if data[0] != '{' {
+		l.fail(json.RawMessage("null"), mcp.INVALID_REQUEST, "a message is one JSON object; batches are not part of MCP since 2025-06-18")
+		return nil
+	}
+	return l.message(ctx, data, r)
 }
 
-func (l *loop) message(ctx context.Context, data []byte, r request) {
+func (l *loop) message(ctx context.Context, data []byte, r request) (answer func()) {
 	switch {
 	case len(r.ID) > 0 && !isID(r.ID):
 		l.fail(json.RawMessage("null"), mcp.INVALID_REQUEST, "the id of a request must be a string or a number")
@@ -202,12 +278,13 @@ func (l *loop) message(ctx context.Context, data []byte, r request) {
 			l.fail(orNull(r.ID), mcp.INVALID_REQUEST, "method must be the name of a method")
 		}
 	case len(r.ID) > 0:
-		l.start(ctx, data, r)
+		return l.start(ctx, data, r)
 	case r.Method == string(mcp.MethodNotificationCancelled):
 		l.cancel(r.Params.RequestID)
 	default:
 		l.mcp.HandleMessage(ctx, data) // notifications get no answer
 	}
+	return nil
 }
 
 // isID tells whether a JSON value may be an id or a token, which are sent back as
@@ -220,8 +297,8 @@ func isID(v json.RawMessage) bool {
 	return v[0] == '"' || err == nil
 }
 
-// start runs a request on a goroutine of its own.
-func (l *loop) start(ctx context.Context, data []byte, r request) {
+// start notes a request as running and returns the rest of its life.
+func (l *loop) start(ctx context.Context, data []byte, r request) func() {
 	ctx, cancel := context.WithCancelCause(ctx)
 	call := &inFlight{cancel: cancel}
 	key := string(r.ID)
@@ -234,10 +311,9 @@ func (l *loop) start(ctx context.Context, data []byte, r request) {
 	if taken {
 		cancel(nil)
 		l.fail(r.ID, mcp.INVALID_REQUEST, "a request with this id is still running")
-		return
+		return nil
 	}
-	l.calls.Add(1)
-	l.sends.Go(func() {
+	return func() {
 		defer cancel(nil)
 		stop := l.progress(r, call)
 		answer := l.answer(ctx, data, r)
@@ -247,7 +323,7 @@ func (l *loop) start(ctx context.Context, data []byte, r request) {
 		delete(l.open, key)
 		l.mu.Unlock()
 		l.send(call, answer)
-	})
+	}
 }
 
 // answer computes the reply to a request.

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -99,6 +100,9 @@ func workspaceChanged(_ context.Context, h *host) (string, error) {
 	return strings.Join(list, ", "), err
 }
 
+// ofStage are the places at which the stage of sandboxrun mounts.
+var ofStage = regexp.MustCompile(` on /tmp($|/(disk|b|empty|merged)($|/))`)
+
 // leftOnHost compares with the time before the first run. Mounts count only
 // where ours would be: those of others come and go.
 func leftOnHost(_ context.Context, h *host) (string, error) {
@@ -108,7 +112,7 @@ func leftOnHost(_ context.Context, h *host) (string, error) {
 	}
 	var list []string
 	for _, m := range added(h.before.mounts, now.mounts) {
-		if strings.Contains(m, " on /tmp") || strings.Contains(m, h.dir) || strings.Contains(m, h.tmp) {
+		if ofStage.MatchString(m) || strings.Contains(m, h.dir) || strings.Contains(m, h.tmp) {
 			list = append(list, "mount of "+m)
 		}
 	}

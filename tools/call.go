@@ -127,7 +127,8 @@ func (t *Tools) run(ctx context.Context, c *call) Result {
 func (t *Tools) prepare(c *call) error {
 	a, err := decode[struct {
 		Path      *string `json:"path"`
-		IfVersion string  `json:"if_version"`
+		IfVersion *string `json:"if_version"`
+		At        *string `json:"at"`
 	}](c)
 	if err == nil && a.Path != nil {
 		var p workspace.Path
@@ -135,8 +136,12 @@ func (t *Tools) prepare(c *call) error {
 			err = onRoot(c.tool)
 		}
 	}
-	if err == nil && a.IfVersion != "" {
-		_, err = parseVersion("if_version", a.IfVersion)
+	// An empty version is a mistake, and must not mean any.
+	if err == nil && a.IfVersion != nil {
+		_, err = parseVersion("if_version", *a.IfVersion)
+	}
+	if err == nil && a.At != nil {
+		_, err = parseVersion("at", *a.At)
 	}
 	if err != nil {
 		return err

@@ -45,7 +45,11 @@ func (r report) result(err error) Result {
 		told.head = append([]string{r.headline(err)}, barred(err)...)
 		told.remedy = r.remedy(err)
 	}
-	res := textResult(r.facts(), slices.Concat(told.head, told.remedy, r.output(told.tail), told.tail)...)
+	facts := r.facts()
+	if err != nil && len(r.effects) == 0 {
+		delete(facts, "changed") // nobody knows
+	}
+	res := textResult(facts, slices.Concat(told.head, told.remedy, r.output(told.tail), told.tail)...)
 	res.Err, res.told = failed, told
 	return res
 }

@@ -125,6 +125,7 @@ func (b *back) openTools(ctx context.Context) (*disk, error) {
 		d.Close()
 		return nil, err
 	}
+	d.view.KeepFree(uint64(b.set.minFree))
 	d.tools, err = tools.New(tools.Config{
 		Image: im, Live: d.view, Box: box, Python: pyenv.New(pyenv.Find(), box),
 		Log: b.st.log, Limits: b.set.limits, Scratch: b.st.path("scratch"), GetArgs: flags.GetArgs, Logger: b.log, Version: version,

@@ -298,16 +298,25 @@ func (r imageRef) open(mode openMode) (*os.File, error) {
 	flags := map[openMode]int{openRead: os.O_RDONLY, openWrite: os.O_RDWR, openCreate: os.O_RDWR | os.O_CREATE, openNew: os.O_RDWR | os.O_CREATE | os.O_EXCL}[mode]
 	f, err := os.OpenFile(r.Path, flags|syscall.O_NONBLOCK, 0o600) // a FIFO must not keep us waiting
 	switch {
+	case errors.Is(err, os.ErrNotExist) && (mode == openNew || mode == openCreate):
+		return nil, fail(exitNotFound, "make the folder first", "there is no folder %s", filepath.Dir(r.Path))
 	case errors.Is(err, os.ErrNotExist):
 		return nil, fail(exitNotFound, "", "there is no disk at %s", r.Path)
+	case errors.Is(err, os.ErrPermission) && mode != openRead:
+		return nil, fail(exitRefused, "a session with --read-only needs no more than reading", "open %s: %s", r.Path, errText(err))
 	case errors.Is(err, os.ErrExist):
 		return nil, fail(exitRefused, "choose another name; an existing file is never overwritten", "%s is there already", r.Path)
 	case err != nil:
 		return nil, fail(exitFailed, "", "open %s: %s", r.Path, errText(err))
 	}
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+	info, err := f.Stat()
+	switch {
+	case err != nil || !info.Mode().IsRegular():
 		f.Close()
 		return nil, fail(exitFailed, "", "%s is not a regular file", r.Path)
+	case mode != openRead && info.Mode()&0o222 == 0: // root can write it all the same
+		f.Close()
+		return nil, fail(exitRefused, "serve it with --read-only, or give its owner the right to write", "%s is write-protected", r.Path)
 	}
 	return f, nil
 }

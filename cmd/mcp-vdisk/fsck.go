@@ -238,7 +238,7 @@ func (b *back) printReport(q fsckArgs, rep *fsckReport) {
 		b.printf("repaired (%s)\n", scope)
 	default:
 		b.printf("%s left (%s)\n", plainCount(int(rep.Left), "finding"), scope)
-		if !q.Repair {
+		if !q.Repair && rep.Left > int64(len(rep.Cross)) {
 			b.printf("hint: mcp-vdisk image fsck --repair mends what can be mended; keep a copy of the file first\n")
 		}
 	}

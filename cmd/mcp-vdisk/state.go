@@ -47,6 +47,7 @@ func openState(ctx context.Context, dir string, set settings, log *slog.Logger) 
 		st.Close()
 		return nil, err
 	}
+	st.makeRoom(set)
 	if err := st.openLog(set); err != nil {
 		st.Close()
 		if errors.Is(err, audit.ErrUnavailable) {
@@ -68,6 +69,19 @@ func openState(ctx context.Context, dir string, set settings, log *slog.Logger) 
 // liveIdle is how long the directory that a disk's scripts see is kept after its
 // last use.
 const liveIdle = 7 * 24 * time.Hour
+
+// makeRoom gives up the directories of scripts, which are caches, when the disk
+// is so full that nothing would be let in.
+func (st *state) makeRoom(set settings) {
+	free, _, err := hostos.Free(st.dir)
+	if err != nil || free >= uint64(set.minFree) {
+		return
+	}
+	n, err := live.Sweep(st.path("live"), time.Now().Add(liveIdle))
+	if n > 0 || err != nil {
+		st.slog.Warn("the disk is nearly full: directories that scripts see were removed, and are made again when there is room", "removed", n, "error", err)
+	}
+}
 
 func (st *state) openLog(set settings) (err error) {
 	if st.db, err = audit.OpenDB(st.path("db"), st.slog); err != nil {

@@ -24,7 +24,7 @@ type builder struct {
 }
 
 func (v *View) builder(ctx context.Context, t *tree) *builder {
-	return &builder{ctx: ctx, im: v.im, root: t.root, room: &room{free: v.free, place: v.base}, link: v.link}
+	return &builder{ctx: ctx, im: v.im, root: t.root, room: &room{free: v.free, place: v.base, keep: v.keep}, link: v.link}
 }
 
 // catchUp is how many times follow looks for commits that were made while it

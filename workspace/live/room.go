@@ -7,7 +7,8 @@ import "github.com/mcp-vdisk/mcp-vdisk/workspace"
 type room struct {
 	free  func(path string) (bytes, inodes uint64, err error)
 	place string
-	wrote int64 // since it last looked
+	keep  uint64 // bytes that stay free
+	wrote int64  // since it last looked
 }
 
 const (
@@ -24,7 +25,7 @@ func (r *room) need(bytes, files int64) error {
 	if err != nil {
 		return nil
 	}
-	if free < uint64(bytes)+roomMargin || inodes > 0 && inodes < uint64(files) {
+	if free < uint64(bytes)+max(r.keep, roomMargin) || inodes > 0 && inodes < uint64(files) {
 		return &workspace.Error{Op: "pin live view", Kind: workspace.ErrNoSpace, Detail: "scripts need a copy of the disk's files, and it does not fit"}
 	}
 	return nil

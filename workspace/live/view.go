@@ -35,6 +35,7 @@ type View struct {
 	closed bool
 
 	free func(path string) (bytes, inodes uint64, err error) // hostos.Free
+	keep uint64                                              // bytes that stay free, see KeepFree
 	link func(from, to *os.File, name string) error          // linkAt
 }
 
@@ -77,6 +78,11 @@ func Open(dir string, im *workspace.Image) (*View, error) {
 	}
 	return v, nil
 }
+
+// KeepFree sets how many bytes of the host's file system a Pin leaves free, for
+// others that need them more than a cache does; 16 MiB if it is less. It is called
+// before the first Pin.
+func (v *View) KeepFree(bytes uint64) { v.keep = bytes }
 
 // adopt takes over the best of the generations that are there.
 func (v *View) adopt() error {

@@ -53,7 +53,7 @@ func TestImportArrows(t *testing.T) {
 			}
 		}
 	}
-	for _, pkg := range []string{"cmd/mcp-vdisk", "tools", "workspace", "workspace/live", "workspace/hostos", "sandboxrun", "pyenv", "audit", "schemas", "conformance"} {
+	for _, pkg := range []string{"cmd/mcp-vdisk", "tools", "workspace", "workspace/live", "workspace/lease", "workspace/hostos", "sandboxrun", "pyenv", "audit", "schemas", "conformance"} {
 		if !seen[pkg] {
 			t.Errorf("no Go file of package %s was looked at", pkg)
 		}

@@ -4,7 +4,7 @@ import "slices"
 
 // Rule is one promise that a suite tests.
 type Rule struct {
-	Suite string // "sandbox", "host"
+	Suite string // "sandbox", "lease", "host"
 	// ID never changes its meaning. The seed's ids come first, in its order.
 	ID      string
 	Meaning string // one line
@@ -24,6 +24,9 @@ func Rules() []Rule {
 	for _, r := range backendRules() {
 		list = append(list, r.Rule)
 	}
+	for _, r := range leaseRules() {
+		list = append(list, r.Rule)
+	}
 	for _, r := range hostRules() {
 		list = append(list, r.Rule)
 	}
@@ -39,3 +42,6 @@ func meaning(id string) string {
 	}
 	return all[i].Meaning
 }
+
+// SuiteLease is the name of the suite of RunLease.
+const SuiteLease = "lease"

@@ -128,7 +128,7 @@ var provoke = map[Code]func(t *testing.T){
 	Fenced: func(t *testing.T) {
 		d := newDisk(t)
 		d.write("a", "a")
-		if _, err := d.im.Commit(t.Context(), workspace.Txn{Fence: 7, Changes: files("b")}); err != nil {
+		if _, err := d.im.Commit(t.Context(), workspace.Txn{Fence: workspace.Fence{Token: 7}, Changes: files("b")}); err != nil {
 			t.Fatal(err)
 		}
 		d.fails(Fenced, "write_file", args{"path": "a", "content": "b"})

@@ -44,7 +44,7 @@ func (k *checker) findMeta(key, text string) {
 		k.plan.meta(keyFormat, binary.AppendUvarint(nil, FormatVersion))
 	case string(keyFence):
 		text += " The highest fencing token is kept nowhere else, a repair begins at 0."
-		k.plan.meta(keyFence, new(fence).encode())
+		k.plan.meta(keyFence, Fence{}.encode())
 	case string(keyIdentity):
 		text += " The first commit has the uuid too; label and quotas are kept nowhere else, a repair takes the defaults."
 	case string(keyHead): // the newest commit has all of it

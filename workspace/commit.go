@@ -18,9 +18,10 @@ import (
 type Txn struct {
 	Call, Actor, Message string // at most 64 KiB each
 
-	// Fence is the token of the lease under which the commit is made. One
-	// below the highest seen is ErrFenced; a higher one is remembered.
-	Fence uint64
+	// Fence is that of the lease under which the commit is made. One below
+	// the highest seen, or of another install, is ErrFenced; a higher one is
+	// remembered. Zero is no lease: ErrFenced once the image has seen one.
+	Fence Fence
 
 	// Base is the sequence number that the changes were computed on, 0 for no
 	// check. A path that both this and a later commit changed is
@@ -190,19 +191,7 @@ func (w *writer) run(tx *bolt.Tx) error {
 	return w.record()
 }
 
-func (w *writer) checkFence() error {
-	f, err := metaValue(w.tx, keyFence, decodeFence)
-	switch {
-	case err != nil:
-		return err
-	case w.txn.Fence < f.token:
-		return imageError("commit", ErrFenced, fmt.Sprintf("token %d is older than %d", w.txn.Fence, f.token))
-	case w.txn.Fence > f.token:
-		f.token = w.txn.Fence
-		return putMeta(w.tx, keyFence, f.encode())
-	}
-	return nil
-}
+func (w *writer) checkFence() error { return raise(w.tx, "commit", w.txn.Fence) }
 
 func (w *writer) checkPreconditions() error {
 	for _, c := range w.txn.Preconditions {

@@ -386,24 +386,6 @@ func TestNothingToChange(t *testing.T) {
 	}
 }
 
-func TestFence(t *testing.T) {
-	im, path := newImage(t, CreateOptions{})
-	for _, c := range []struct {
-		token uint64
-		kind  error
-	}{{0, nil}, {5, nil}, {5, nil}, {4, ErrFenced}, {0, ErrFenced}, {6, nil}} {
-		_, err := do(t, im, Txn{Fence: c.token}, put(fmt.Sprint(must(im.Info()).Seq), "x"))
-		if c.kind == nil && err != nil {
-			t.Errorf("token %d: %v", c.token, err)
-		} else if c.kind != nil {
-			wantKind(t, err, c.kind)
-		}
-	}
-	im = reopen(t, im, path)
-	_, err := do(t, im, Txn{Fence: 5}, put("x", "x"))
-	wantKind(t, err, ErrFenced)
-}
-
 func TestQuotaIsExact(t *testing.T) {
 	im, _ := newImage(t, CreateOptions{QuotaBytes: 1000, QuotaEntries: 4})
 	mustDo(t, im, put("a", strings.Repeat("x", 600)), put("b", strings.Repeat("y", 400)))

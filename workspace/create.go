@@ -194,7 +194,7 @@ func (im *Image) writeFirst(tx *bolt.Tx) error {
 		{keyFormat, binary.AppendUvarint(nil, FormatVersion)},
 		{keyIdentity, im.identity.encode()},
 		{keyHead, h.encode()},
-		{keyFence, new(fence).encode()},
+		{keyFence, Fence{}.encode()},
 	} {
 		if err := putMeta(tx, m.key, m.value); err != nil {
 			return fmt.Errorf("create image: %w", err)

@@ -77,25 +77,6 @@ func decodeHead(in []byte) (*head, error) {
 	return h, d.end()
 }
 
-// fence is {install uuid, highest token}: the install is the one whose counter
-// gave the token out, all zero until leases say who they are.
-type fence struct {
-	install [16]byte
-	token   uint64
-}
-
-func (f *fence) encode() []byte {
-	return binary.AppendUvarint(append([]byte(nil), f.install[:]...), f.token)
-}
-
-func decodeFence(in []byte) (*fence, error) {
-	d := &decoder{in: in}
-	f := new(fence)
-	copy(f.install[:], d.raw(16))
-	f.token = d.uint()
-	return f, d.end()
-}
-
 // metaValue reads and checks one value of the bucket "meta".
 func metaValue[T any](tx *bolt.Tx, key []byte, decode func([]byte) (T, error)) (T, error) {
 	var none T

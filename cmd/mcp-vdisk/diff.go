@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -28,8 +29,12 @@ func (a *app) imageDiffCmd() *cobra.Command {
 		Short: "Show what changed between two versions of a disk",
 		Long: `diff shows what changed from the first version to the second, which is the newest when
 it is left out. A REF is a checkpoint, a version such as v12, or head; whatever holds a
-"/" is a path. Text comes as a unified diff that patch -p1 takes in a folder that
-image get made, other files as one line.`,
+"/" is a path. The output is a diff as git writes it: git apply and GNU patch -p1 (2.7
+or later) take it in a folder that image get made. They apply text files, empty files,
+links and the executable bit. Lines that begin with "#" or "Binary files" are to be read
+only: directories, times, other permission bits, and files that are no text or over
+1 MiB. Two limits: patch cannot put a directory where a file was or the reverse, and git
+apply refuses names that git reserves, such as .git.`,
 		Example: "  mcp-vdisk image diff before-cleanup\n  mcp-vdisk image diff v12 v17 /workspace/src --stat",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -81,16 +86,19 @@ func backDiff(ctx context.Context, b *back) error {
 		return err
 	}
 	defer im.Close()
-	from, err := im.Revision(q.From)
+	from, err := revisionOf(im, q.From)
 	if err != nil {
 		return err
 	}
-	to, err := im.Revision(q.To)
+	to, err := revisionOf(im, q.To)
 	if err != nil {
 		return err
 	}
 	effects, err := im.Between(ctx, from, to, under)
 	if err != nil {
+		return err
+	}
+	if err := wereThere(im, under, from, to); err != nil {
 		return err
 	}
 	if err := b.recordGet(ctx, im, "diff", strings.Join(q.Paths, " ")); err != nil {
@@ -107,9 +115,31 @@ func backDiff(ctx context.Context, b *back) error {
 	case q.Stat:
 		return d.stat(effects)
 	}
-	for _, e := range effects {
-		if err := d.show(e); err != nil {
-			return err
+	return d.patch(effects)
+}
+
+// revisionOf is Image.Revision with a hint that fits.
+func revisionOf(im *workspace.Image, text string) (uint64, error) {
+	seq, err := im.Revision(text)
+	if errors.Is(err, workspace.ErrNotFound) {
+		err = fail(exitNotFound, "mcp-vdisk image checkpoint and image log list what there is", "%s", err)
+	}
+	return seq, err
+}
+
+// wereThere fails for a path that was at neither version.
+func wereThere(im *workspace.Image, paths []workspace.Path, from, to uint64) error {
+	for _, p := range paths {
+		found := false
+		for _, seq := range []uint64{from, to} {
+			_, err := im.NodeAt(p, seq)
+			if err != nil && !errors.Is(err, workspace.ErrNotFound) && !errors.Is(err, workspace.ErrNotDirectory) {
+				return err
+			}
+			found = found || err == nil
+		}
+		if !found {
+			return fail(exitNotFound, "mcp-vdisk image tree shows what is there", "%s was there neither at v%d nor at v%d", p, from, to)
 		}
 	}
 	return nil
@@ -124,77 +154,7 @@ type differ struct {
 // maxDiff is the longest text that is compared line by line.
 const maxDiff = 1 << 20
 
-// show prints one change.
-func (d differ) show(e workspace.Effect) error {
-	d.b.printf("diff %s %s\n", diffName("a", e.Path), diffName("b", e.Path))
-	for _, line := range facts(e) {
-		d.b.printf("%s\n", line)
-	}
-	before, after, text, err := d.texts(e)
-	if err != nil {
-		return err
-	}
-	if !text {
-		if line := sizes(e); line != "" {
-			d.b.printf("%s\n", line)
-		}
-		return nil
-	}
-	from, to := diffName("a", e.Path), diffName("b", e.Path)
-	if !isFile(e.Before) {
-		from = "/dev/null"
-	}
-	if !isFile(e.After) {
-		to = "/dev/null"
-	}
-	unified, err := udiff.ToUnified(from, to, before, udiff.Lines(before, after), udiff.DefaultContextLines)
-	d.b.printf("%s", unified)
-	return err
-}
-
-// diffName is a path as patch takes it.
-func diffName(side string, p workspace.Path) string {
-	if name := p.String(); name[0] == '"' { // not plain: quoted as a whole
-		return fmt.Sprintf("%q", side+"/"+p.Rel())
-	}
-	return side + "/" + p.Rel()
-}
-
 func isFile(n *workspace.Node) bool { return n != nil && n.Kind == workspace.KindFile }
-
-// facts are what changed besides a content.
-func facts(e workspace.Effect) (lines []string) {
-	before, after := e.Before, e.After
-	switch {
-	case before == nil:
-		lines = append(lines, fmt.Sprintf("new %s mode %04o", kindName(after), after.Mode))
-	case after == nil:
-		lines = append(lines, fmt.Sprintf("deleted %s mode %04o", kindName(before), before.Mode))
-	case before.Kind != after.Kind:
-		lines = append(lines, fmt.Sprintf("%s became %s", kindName(before), kindName(after)))
-	case before.Mode != after.Mode:
-		lines = append(lines, fmt.Sprintf("old mode %04o", before.Mode), fmt.Sprintf("new mode %04o", after.Mode))
-	case e.What == workspace.Touched:
-		lines = append(lines, fmt.Sprintf("time %s became %s", before.ModTime.Format("2006-01-02T15:04:05.999999999Z07:00"), after.ModTime.Format("2006-01-02T15:04:05.999999999Z07:00")))
-	}
-	if before != nil && before.Kind == workspace.KindSymlink {
-		lines = append(lines, fmt.Sprintf("-link to %q", before.Target))
-	}
-	if after != nil && after.Kind == workspace.KindSymlink {
-		lines = append(lines, fmt.Sprintf("+link to %q", after.Target))
-	}
-	return lines
-}
-
-func kindName(n *workspace.Node) string {
-	switch n.Kind {
-	case workspace.KindDir:
-		return "directory"
-	case workspace.KindSymlink:
-		return "link"
-	}
-	return "file"
-}
 
 // sizes is the line for contents that are not compared; "" when none changed.
 func sizes(e workspace.Effect) string {

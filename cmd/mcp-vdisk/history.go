@@ -385,7 +385,7 @@ func backRestore(ctx context.Context, b *back) error {
 		if err != nil {
 			return txn, err
 		}
-		seq, err := im.Revision(q.Revision)
+		seq, err := revisionOf(im, q.Revision)
 		if err != nil {
 			return txn, err
 		}

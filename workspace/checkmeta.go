@@ -91,7 +91,7 @@ func (k *checker) identityFrom(first *record) {
 // checkHead compares the record of the head with the newest commit.
 func (k *checker) checkHead() error {
 	h := &k.history
-	if k.identity == nil && h.identity != nil && h.chained() {
+	if k.identity == nil && h.identity != nil {
 		k.plan.meta(keyIdentity, h.identity.encode())
 	}
 	wrong := func(kind FindingKind, where, format string, args ...any) {

@@ -11,7 +11,7 @@ import (
 //
 // Commit checks that all of it is still there. When it is not, that is
 // ErrNotFound ("its content is no longer kept"), whichever commit the node
-// comes from: that a version which nothing else refers to was collected is no
+// comes from; a chunk that is there and fails its checksum is ErrCorrupt. That a version which nothing else refers to was collected is no
 // damage, and whether the head still refers to it a commit cannot tell without
 // reading the whole tree. Reading the file, and fsck, do say ErrCorrupt.
 func (n Node) Content() Content {
@@ -22,8 +22,9 @@ func (n Node) Content() Content {
 }
 
 // checkKept sees to it that a new node may refer to the chunks of an old one.
-// They are looked up, not read: a restore of gigabytes is a short commit, and
-// the hash of a chunk is checked whenever it is served. That the size is the
+// Their checksums are checked, so that a commit does not refer to what is known
+// to be damaged; they are not unpacked, and the hash of a chunk is checked
+// whenever it is served. That the size is the
 // one that the node promises, and the hash where there is one chunk only, also
 // keeps out a node of another image.
 func (w *writer) checkKept(c *Change) error {
@@ -68,6 +69,10 @@ func (w *writer) keptChunk(p Path, r ref) (sum [32]byte, err error) {
 	stored := w.tx.Bucket(bucketChunks).Get(uintKey(r.id))
 	if stored == nil || w.isPending(r.id) {
 		return sum, pathError("commit", p, ErrNotFound, "its content is no longer kept")
+	}
+	defer w.im.resident.read(w.tx, len(stored))
+	if _, err := unseal(uintKey(r.id), stored); err != nil {
+		return sum, pathError("commit", p, ErrCorrupt, fmt.Sprintf("chunk %d of its content is damaged: %v", r.id, err))
 	}
 	size, sum, err := chunkFront(stored)
 	if err != nil || size != r.size {

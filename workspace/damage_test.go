@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 )
@@ -107,6 +108,7 @@ func useDamaged(path string) int {
 type damagedUse struct {
 	s    *sample
 	path string
+	had  map[string]bool // paths that were read, all bytes right, when they were last read
 }
 
 func (u *damagedUse) wrong(format string, args ...any) { fmt.Printf(format+"\n", args...) }
@@ -132,6 +134,10 @@ func (u *damagedUse) run() {
 		fmt.Println("harmless")
 	}
 	u.tryWrite(clean)
+	before := u.had
+	u.readAll("after a write")
+	u.wantKept("a write", before)
+	before = u.had
 	repaired, err := u.check(true)
 	if err != nil {
 		return
@@ -153,14 +159,29 @@ func (u *damagedUse) run() {
 		}
 	}
 	older := false
-	for _, f := range repaired.Findings {
+	// A write may have made the header whole already.
+	for _, f := range slices.Concat(report.Findings, repaired.Findings) {
 		older = older || f.Kind == FindHeader
 	}
 	lost, opened = u.readAll("after the repair")
+	u.wantKept("the repair", before)
 	if repaired.Clean() && (!opened || lost > 0 && !older) {
 		u.wrong("the repair says that all is well, and %d paths are lost (it opens: %v)", lost, opened)
 	}
 	u.tryWrite(repaired.Clean())
+}
+
+// wantKept wants every path that could be read before something still to be.
+func (u *damagedUse) wantKept(what string, before map[string]bool) {
+	var lost []string
+	for rel := range before {
+		if !u.had[rel] {
+			lost = append(lost, rel)
+		}
+	}
+	if len(lost) > 0 {
+		u.wrong("%s took %d paths that could be read before it: %.300q", what, len(lost), lost)
+	}
 }
 
 func (u *damagedUse) check(repair bool) (*Report, error) {
@@ -173,6 +194,7 @@ func (u *damagedUse) check(repair bool) (*Report, error) {
 
 // readAll opens the image for writing, as a server does, and reads it.
 func (u *damagedUse) readAll(when string) (lost int, opened bool) {
+	u.had = map[string]bool{}
 	im, err := Open(u.path, OpenOptions{})
 	if err != nil {
 		u.coded("open", err)
@@ -180,6 +202,12 @@ func (u *damagedUse) readAll(when string) (lost int, opened bool) {
 	}
 	defer im.Close()
 	gone := u.s.read(im, func(format string, args ...any) { u.wrong(when+": "+format, args...) })
+	for rel := range u.s.now {
+		u.had[rel] = true
+	}
+	for _, rel := range gone {
+		delete(u.had, rel)
+	}
 	log, _ := im.Log(0, 1<<20)
 	for _, c := range log {
 		for _, e := range c.Effects {

@@ -39,7 +39,7 @@ type CheckOptions struct {
 //     commits, as far as these prove themselves by the chain of their ids;
 //   - forgets chunks that are damaged and that nothing refers to;
 //   - when the pages are damaged, writes a new file from all entries that can
-//     still be read, and puts it in the place of the old one, which is kept beside
+//     still be read, each for itself when its leaf is damaged, and puts it in the place of the old one, which is kept beside
 //     it as NAME.damaged-TIME. For that it needs the path, and space for a second
 //     file. The new file has the same uuid, commits and chunk ids.
 //
@@ -50,7 +50,8 @@ type CheckOptions struct {
 // Damage is no error but a finding. The errors are those of Open: ErrNotFound,
 // ErrLocked, ErrNotImage, ErrFormat, ErrReadOnly, and ErrCorrupt when neither
 // copy of the header is good, from where nothing can be found; ErrNoSpace; the
-// cause of ctx. When a repair fails, the report is of the file as it still is.
+// cause of ctx. A repair is ErrCorrupt, too, when no commit is left or nothing
+// says any more which uuid the image has. When a repair fails, the report is of the file as it still is.
 func Check(ctx context.Context, path string, o CheckOptions) (*Report, error) {
 	f, err := openPath(path, o.File, o.Repair)
 	if err != nil {
@@ -70,7 +71,7 @@ func Check(ctx context.Context, path string, o CheckOptions) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.Repair && k.plan.needed() {
+	if o.Repair && (k.plan.needed() || !k.identified()) {
 		return repair(k, path)
 	}
 	return k.report, nil

@@ -85,11 +85,14 @@ type branchPage struct {
 func (p *pages) walk(b storedBucket, visit visitor) error {
 	var failed error
 	element := func(e leafElement) string {
-		switch {
-		case e.flags != 0:
-			return "has an entry that is marked as a bucket"
-		case visit != nil && failed == nil:
+		if visit != nil && failed == nil && entry(e) {
 			failed = visit(e.key, e.value)
+		}
+		switch {
+		case e.flags&elementBucket != 0:
+			return "has an entry that is marked as a bucket"
+		case e.flags != 0:
+			return "has an entry with a flag that means nothing"
 		}
 		return ""
 	}
@@ -102,11 +105,22 @@ func (p *pages) walk(b storedBucket, visit visitor) error {
 	return err
 }
 
+// entry says whether an element of a bucket is an entry: bbolt knows one flag
+// only, and what has a good checksum is an entry with that flag, too.
+func entry(e leafElement) bool {
+	if e.flags&elementBucket == 0 {
+		return true
+	}
+	_, err := unseal(e.key, e.value)
+	return err == nil
+}
+
 // inline visits a bucket that lies within the list of buckets.
 func (w *walk) inline(b storedBucket, visit func(leafElement) string) {
 	h := parsePageHead(b.inline)
 	w.visit = visit
-	if wrong := w.elements(h, b.inline, uint64(len(b.inline)), nil, nil); wrong != "" {
+	whole := newSalvage(bytes.NewReader(b.inline), 0, int64(len(b.inline)))
+	if wrong := w.elements(h, b.inline, uint64(len(b.inline)), nil, nil, whole); wrong != "" {
 		w.fault(pageFault{page: w.head.root, kind: kindLeaf, bucket: b.name, text: wrong})
 	}
 }
@@ -258,7 +272,7 @@ func (w *walk) leaf(id uint64, h pageHead, b []byte, low, high []byte) error {
 		w.report(id, kindLeaf, "cannot be read", false)
 		return nil
 	}
-	if wrong := w.elements(h, b, whole, low, high); wrong != "" {
+	if wrong := w.elements(h, b, whole, low, high, w.salvage(id)); wrong != "" {
 		w.report(id, kindLeaf, wrong, false)
 	}
 	if w.each != nil {
@@ -279,7 +293,7 @@ func (w *walk) runOf(id uint64, h pageHead, first []byte, run uint64) (b []byte,
 		want = min(run, (elements+pageSize-1)/pageSize)
 	}
 	if want*pageSize > maxRun {
-		return nil, whole
+		want, whole = maxRun/pageSize, maxRun
 	}
 	b, err := w.whole(id, first, want, w.buf)
 	if err != nil {
@@ -289,10 +303,12 @@ func (w *walk) runOf(id uint64, h pageHead, first []byte, run uint64) (b []byte,
 	return b, whole
 }
 
-// elements visits the elements of a leaf that are sound.
-func (w *walk) elements(h pageHead, b []byte, whole uint64, low, high []byte) (wrong string) {
+// elements visits the elements of a leaf that are sound. From the first one that
+// is not on, rest visits those that can be saved; not in the list of buckets,
+// whose values have no checksum.
+func (w *walk) elements(h pageHead, b []byte, whole uint64, low, high []byte, rest *salvage) (wrong string) {
 	var last []byte
-	disorder := ""
+	disorder, visited := "", 0
 	wrong = parseLeaf(h, b, whole, func(i int, e leafElement) string {
 		switch {
 		case disorder != "" || e.key == nil:
@@ -302,13 +318,17 @@ func (w *walk) elements(h pageHead, b []byte, whole uint64, low, high []byte) (w
 			disorder = fmt.Sprintf("has element %d, whose key belongs elsewhere", i)
 		}
 		last = e.key
+		visited++
 		if wrong := w.visit(e); wrong != "" && disorder == "" {
 			disorder = wrong
 		}
 		return ""
 	})
-	if wrong == "" {
+	switch {
+	case wrong == "":
 		wrong = disorder
+	case w.deep && !w.strict:
+		w.bytes += rest.run(h, visited, func(e leafElement) { w.visit(e) })
 	}
 	return wrong
 }
@@ -384,7 +404,7 @@ func (p *pages) freePages(h pageHead, b []byte) (wrong string) {
 // nil when it does not lead to one.
 func (p *pages) find(b storedBucket, key []byte) []byte {
 	if b.root == 0 {
-		return findInLeaf(parsePageHead(b.inline), b.inline, key)
+		return findInLeaf(parsePageHead(b.inline), b.inline, key, newSalvage(bytes.NewReader(b.inline), 0, int64(len(b.inline))))
 	}
 	id := b.root
 	for range maxLevels + 1 {
@@ -403,7 +423,7 @@ func (p *pages) find(b storedBucket, key []byte) []byte {
 			return nil
 		}
 		if h.flags == flagLeaf {
-			return findInLeaf(h, page, key)
+			return findInLeaf(h, page, key, p.salvage(id))
 		}
 		elements, _, ok := parseBranch(h, page)
 		if h.flags != flagBranch || !ok {
@@ -419,15 +439,26 @@ func (p *pages) find(b storedBucket, key []byte) []byte {
 	return nil
 }
 
-func findInLeaf(h pageHead, b []byte, key []byte) (value []byte) {
-	parseLeaf(h, b, uint64(len(b)), func(_ int, e leafElement) string {
-		if bytes.Equal(e.key, key) {
+func findInLeaf(h pageHead, b []byte, key []byte, rest *salvage) (value []byte) {
+	visited := 0
+	wrong := parseLeaf(h, b, uint64(len(b)), func(_ int, e leafElement) string {
+		if visited++; bytes.Equal(e.key, key) {
 			value = e.value
 		}
 		return ""
 	})
+	if wrong != "" && value == nil {
+		rest.run(h, visited, func(e leafElement) {
+			if bytes.Equal(e.key, key) {
+				value = bytes.Clone(e.value)
+			}
+		})
+	}
 	return value
 }
+
+// salvage is for the leaf at a page of the file.
+func (p *pages) salvage(id uint64) *salvage { return newSalvage(p.r, int64(id)*pageSize, p.size) }
 
 // lost goes through the leaves that nothing leads to and that are not free:
 // what lay below a branch page that cannot be read. The entries may be of any
@@ -453,8 +484,18 @@ func (p *pages) lostLeaf(id uint64, visit visitor) (run uint64, err error) {
 		return 1, nil
 	}
 	h := parsePageHead(b)
-	if h.id != id || h.flags != flagLeaf || h.run() > min(p.inFile()-id, maxRun/pageSize) {
+	if h.id != id || h.flags != flagLeaf {
 		return 1, nil
+	}
+	visited := 0
+	element := func(e leafElement) {
+		if visited++; err == nil && entry(e) {
+			err = visit(e.key, e.value)
+		}
+	}
+	if h.run() > min(p.inFile()-id, maxRun/pageSize) { // the file was cut within it
+		p.bytes += p.salvage(id).run(h, 0, element)
+		return 1, err
 	}
 	for i := range h.run() {
 		if p.reached.has(id + i) {
@@ -465,12 +506,11 @@ func (p *pages) lostLeaf(id uint64, visit visitor) (run uint64, err error) {
 		return 1, nil
 	}
 	wrong := parseLeaf(h, p.buf, uint64(len(p.buf)), func(_ int, e leafElement) string {
-		if err == nil && e.flags == 0 {
-			err = visit(e.key, e.value)
-		}
+		element(e)
 		return ""
 	})
 	if wrong != "" {
+		p.bytes += p.salvage(id).run(h, visited, element)
 		return 1, err
 	}
 	return h.run(), err

@@ -1,6 +1,7 @@
 package workspace
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -37,6 +38,9 @@ func repairBeside(k *checker, path string) (*checker, string, error) {
 	}
 	if after.history.count == 0 {
 		return nil, "", imageError("repair", ErrCorrupt, "no commit of it can be read, so nothing was changed")
+	}
+	if !after.identified() {
+		return nil, "", errNoIdentity()
 	}
 	if after.plan.needed() {
 		if err := im.update("repair", 0, after.plan.apply); err != nil {
@@ -119,18 +123,23 @@ type rebuilder struct {
 	tx   *bolt.Tx
 	size int
 	last uint64 // highest chunk id
+
+	side    *pages // by which two good entries with one key are told apart; nil: the first stays
+	foreign bool   // a bucket leads to entries of another one
 }
 
 // rebuild fills an empty image with every entry of the old one: first what the
 // pages lead to, a damaged value too, since nothing may vanish unseen; then
-// what lies on leaves that nothing leads to any more.
+// what they lead to from the wrong bucket, and what lies on leaves that nothing
+// leads to any more. An entry that makes sense in its bucket is never replaced
+// by such a find.
 func rebuild(k *checker, im *Image) (err error) {
 	im.db.NoSync = true // all of it is made durable at once, at the end
 	defer func() { im.db.NoSync = false }()
 	b := &rebuilder{k: k, im: im}
 	return guard("repair", func() error {
 		defer b.rollback()
-		for _, step := range []func() error{b.begin, b.makeBuckets, b.copyKnown, b.copyLost, b.finish} {
+		for _, step := range []func() error{b.begin, b.makeBuckets, b.copyKnown, b.copyForeign, b.copyLost, b.finish} {
 			if err := step(); err != nil {
 				return err
 			}
@@ -193,7 +202,7 @@ func (b *rebuilder) put(bucket, key, stored []byte) error {
 	}
 	t := b.tx.Bucket(bucket)
 	t.FillPercent = 0.9
-	if old := t.Get(key); old != nil && !better(key, stored, old) {
+	if old := t.Get(key); old != nil && !b.better(bucket, key, stored, old) {
 		return nil
 	}
 	if string(bucket) == string(bucketChunks) && len(key) == 8 {
@@ -206,21 +215,56 @@ func (b *rebuilder) put(bucket, key, stored []byte) error {
 	return nil
 }
 
-// better says whether only the new one of two values passes its checksum.
-func better(key, stored, old []byte) bool {
-	_, before := unseal(key, old)
-	_, now := unseal(key, stored)
-	return before != nil && now == nil
+// better says whether the new one of two values takes the place of the old one:
+// when only it makes sense, or when both do and it is the one that bbolt finds.
+func (b *rebuilder) better(bucket, key, stored, old []byte) bool {
+	switch {
+	case bytes.Equal(stored, old), !b.belongs(bucket, key, stored):
+		return false
+	case !b.belongs(bucket, key, old):
+		return true
+	}
+	return b.side != nil && bytes.Equal(b.side.find(b.k.buckets[string(bucket)], key), stored)
 }
 
+// copyKnown copies what each bucket leads to and what is its own. Each is read
+// for itself: a page that two buckets lead to is looked at from both.
 func (b *rebuilder) copyKnown() error {
-	p := b.k.again()
+	b.side = b.k.again()
+	defer func() { b.side = nil }()
 	for _, name := range buckets {
-		err := b.k.walk(p, name, func(key, stored []byte) error {
-			if !fits(name, key) { // a leaf that a damaged page led to
-				return b.adopt(key, stored, false)
+		err := b.k.walk(b.k.again(), name, func(key, stored []byte) error {
+			if b.ownOf(name, key, stored) {
+				return b.put(name, key, stored)
 			}
-			return b.put(name, key, stored)
+			b.foreign = true
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ownOf says whether an entry that a bucket leads to is taken for one of it: it
+// makes sense there, or it is damaged and makes sense nowhere.
+func (b *rebuilder) ownOf(name, key, stored []byte) bool {
+	return b.belongs(name, key, stored) || fits(name, key) && b.bucketOf(key, stored) == nil
+}
+
+// copyForeign takes what damaged pages led to from the wrong bucket. Such a
+// page may as well be left over from before.
+func (b *rebuilder) copyForeign() error {
+	if !b.foreign {
+		return nil
+	}
+	for _, name := range buckets {
+		err := b.k.walk(b.k.again(), name, func(key, stored []byte) error {
+			if b.ownOf(name, key, stored) {
+				return nil
+			}
+			return b.adopt(key, stored, true)
 		})
 		if err != nil {
 			return err
@@ -274,35 +318,54 @@ func (b *rebuilder) adopt(key, stored []byte, stale bool) error {
 }
 
 // bucketOf tells by its form to which bucket an entry belongs; nil when it
-// does not tell.
+// does not tell. The index is made anew, and a name or a mark that nothing leads
+// to may have been taken away.
 func (b *rebuilder) bucketOf(key, stored []byte) []byte {
-	value, err := unseal(key, stored)
-	if err != nil {
-		return nil
-	}
-	if _, err := decodeNode(value); err == nil {
-		if _, err := keyToPath(key); err == nil {
-			return bucketTree
-		}
-	}
-	switch len(key) {
-	case 32:
-		return nil // the index is made anew
-	case 8:
-		d := &decoder{in: value}
-		var r record
-		if r.decodeHead(d); d.err == nil && r.seq == binary.BigEndian.Uint64(key) {
-			return bucketCommits
-		}
-		if _, err := checkChunk(&b.im.packer, &chunkInfo{id: binary.BigEndian.Uint64(key)}, stored, nil); err == nil {
-			return bucketChunks
-		}
-	case 12:
-		if len(changesIn(key, stored)) > 0 {
-			return bucketCommits
+	for _, name := range [][]byte{bucketTree, bucketCommits, bucketChunks} {
+		if b.belongs(name, key, stored) {
+			return name
 		}
 	}
 	return nil
+}
+
+// belongs says whether an entry makes sense in a bucket: its checksum holds, and
+// it decodes as what the bucket keeps.
+func (b *rebuilder) belongs(bucket, key, stored []byte) bool {
+	value, err := unseal(key, stored)
+	if err != nil || !fits(bucket, key) {
+		return false
+	}
+	switch string(bucket) {
+	case string(bucketTree):
+		_, err = decodeNode(value)
+	case string(bucketChunks):
+		_, err = checkChunk(&b.im.packer, &chunkInfo{id: binary.BigEndian.Uint64(key)}, stored, nil)
+	case string(bucketCommits):
+		return isRecordPart(key, value)
+	case string(bucketByHash):
+		return len(value) == 8
+	case string(bucketRefs):
+		_, err = openCheckpoint(key, stored)
+	case string(bucketPending):
+		return len(key) > 0 && (key[0] != pendingStage || len(key) == 1+8+32 && len(value) == 8)
+	case string(bucketMeta):
+		err = new(checker).metaRecord(key, value)
+	}
+	return err == nil
+}
+
+// isRecordPart says whether a value is one of the commit that its key names.
+func isRecordPart(key, value []byte) bool {
+	d := &decoder{in: value}
+	var r record
+	if len(key) == 8 {
+		if r.decodeHead(d); r.seq != binary.BigEndian.Uint64(key) {
+			return false
+		}
+	}
+	r.decodeChanges(d)
+	return d.end() == nil && (len(key) == 8 || len(r.changes) > 0)
 }
 
 // finish keeps the ids of chunks rising, and makes all of it durable.

@@ -63,6 +63,9 @@ func (p *plan) apply(tx *bolt.Tx) error {
 // repair carries out what a check planned, and checks again.
 func repair(k *checker, path string) (*Report, error) {
 	if !k.plan.rebuild {
+		if !k.identified() {
+			return k.report, errNoIdentity()
+		}
 		after, err := repairIn(k, k.f)
 		if err != nil {
 			return k.report, err
@@ -80,6 +83,15 @@ func repair(k *checker, path string) (*Report, error) {
 	r := compared(k.report, after.report)
 	r.Kept = kept
 	return r, nil
+}
+
+// identified says that the record of the identity, or the first commit, says
+// which uuid the image has.
+func (k *checker) identified() bool { return k.identity != nil || k.history.identity != nil }
+
+// errNoIdentity refuses a repair that would leave an image which never opens.
+func errNoIdentity() error {
+	return imageError("repair", ErrCorrupt, "its record \"identity\" and its first commit are lost, and nothing else says what its uuid is; nothing was changed")
 }
 
 // repairIn applies a plan to the file that was checked, and checks it again.

@@ -60,7 +60,7 @@ func (q *diffArgs) split(args []string) error {
 	if len(rest) > 0 && !strings.Contains(rest[0], "/") {
 		q.To, rest = rest[0], rest[1:]
 	}
-	for _, p := range append([]string{}, rest...) {
+	for _, p := range rest {
 		if !strings.Contains(p, "/") {
 			return fail(exitUsage, "write a path as /workspace/"+p, "%q is a third version, or a path without a \"/\"", p)
 		}
@@ -107,11 +107,7 @@ func backDiff(ctx context.Context, b *back) error {
 	d := differ{b: b, im: im}
 	switch {
 	case q.JSON:
-		facts := make([]changeFact, 0, len(effects))
-		for _, e := range effects {
-			facts = append(facts, factsOfEffect(e))
-		}
-		return b.printJSON(facts)
+		return b.printJSON(factsOfEffects(effects))
 	case q.Stat:
 		return d.stat(effects)
 	}

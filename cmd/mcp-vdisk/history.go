@@ -94,14 +94,18 @@ type changeFact struct {
 }
 
 func factsOfCommit(c workspace.Commit) commitFacts {
-	f := commitFacts{
+	return commitFacts{
 		Version: versionText(c.Seq), Commit: c.ID, Parent: c.Parent, Time: c.Time,
-		Actor: c.Actor, Call: c.Call, Message: c.Message, Changes: []changeFact{},
+		Actor: c.Actor, Call: c.Call, Message: c.Message, Changes: factsOfEffects(c.Effects),
 	}
-	for _, e := range c.Effects {
-		f.Changes = append(f.Changes, factsOfEffect(e))
+}
+
+func factsOfEffects(effects []workspace.Effect) []changeFact {
+	facts := make([]changeFact, 0, len(effects))
+	for _, e := range effects {
+		facts = append(facts, factsOfEffect(e))
 	}
-	return f
+	return facts
 }
 
 func factsOfEffect(e workspace.Effect) changeFact {
@@ -261,10 +265,7 @@ func factsOfCheckpoint(c workspace.Checkpoint) checkpointFacts {
 
 func backCheckpoints(ctx context.Context, b *back) error {
 	var q checkpointArgs
-	if err := b.args(&q); err != nil {
-		return err
-	}
-	im, _, err := b.openDisk(ctx, true, false)
+	im, _, err := b.begin(ctx, &q, true)
 	if err != nil {
 		return err
 	}
@@ -293,10 +294,7 @@ func backCheckpoints(ctx context.Context, b *back) error {
 // the log before it happens.
 func backCheckpoint(ctx context.Context, b *back) error {
 	var q checkpointArgs
-	if err := b.args(&q); err != nil {
-		return err
-	}
-	im, info, err := b.openDisk(ctx, false, false)
+	im, info, err := b.begin(ctx, &q, false)
 	if err != nil {
 		return err
 	}
@@ -416,10 +414,7 @@ func backUndo(ctx context.Context, b *back) error {
 // takeBack commits what plan makes of the history.
 func (b *back) takeBack(ctx context.Context, ev audit.Event, plan func(*workspace.Image, restoreArgs) (workspace.Txn, error)) error {
 	var q restoreArgs
-	if err := b.args(&q); err != nil {
-		return err
-	}
-	im, _, err := b.openDisk(ctx, false, false)
+	im, _, err := b.begin(ctx, &q, false)
 	if err != nil {
 		return err
 	}

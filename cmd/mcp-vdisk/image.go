@@ -170,7 +170,7 @@ type imageFacts struct {
 }
 
 func factsOf(name string, i workspace.Info) imageFacts {
-	return imageFacts{Name: name, UUID: i.UUID, Label: i.Label, Created: i.Created, Version: fmt.Sprintf("v%d", i.Seq), Commit: i.Commit,
+	return imageFacts{Name: name, UUID: i.UUID, Label: i.Label, Created: i.Created, Version: versionText(i.Seq), Commit: i.Commit,
 		Bytes: i.Bytes, QuotaBytes: i.QuotaBytes, Entries: i.Entries, QuotaEntries: i.QuotaEntries, FileBytes: i.FileSize}
 }
 
@@ -237,10 +237,7 @@ func (a *app) imageShowCmd() *cobra.Command {
 
 func backShow(ctx context.Context, b *back) error {
 	var q jsonArgs
-	if err := b.args(&q); err != nil {
-		return err
-	}
-	im, _, err := b.openDisk(ctx, true, false)
+	im, _, err := b.begin(ctx, &q, true)
 	if err != nil {
 		return err
 	}
@@ -329,6 +326,14 @@ func backCat(ctx context.Context, b *back) error {
 	}
 	_, err = io.Copy(b.stdout, f.Reader())
 	return err
+}
+
+// begin decodes the arguments of a verb and opens its disk.
+func (b *back) begin(ctx context.Context, args any, readOnly bool) (*workspace.Image, workspace.Info, error) {
+	if err := b.args(args); err != nil {
+		return nil, workspace.Info{}, err
+	}
+	return b.openDisk(ctx, readOnly, false)
 }
 
 // openPath opens the disk for a command that reads a path, and cleans the path.

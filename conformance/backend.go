@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
@@ -107,6 +108,14 @@ type backendRule struct {
 	check    func(t *trial)
 }
 
+// declaration names what the promise comes from.
+func (r backendRule) declaration() string {
+	if limit, ok := strings.CutPrefix(r.ID, "limits."); ok {
+		return r.Capability + ": " + limit
+	}
+	return r.Capability
+}
+
 // backendRules returns all rules, the seed's first.
 func backendRules() []backendRule {
 	return slices.Concat(seedRules(), declarationRules(), resultRules(), streamRules(), endRules(), treeRules(),
@@ -124,7 +133,7 @@ func (s *backendSuite) try(ctx context.Context, r backendRule) Finding {
 	case s.capsErr != nil:
 		f.Status, f.Detail = Broken, "capabilities: "+s.capsErr.Error()
 	case r.declared != nil && !r.declared(s.caps):
-		f.Status, f.Reason, f.Detail = Skipped, Undeclared, fmt.Sprintf("the backend does not declare %s", r.Capability)
+		f.Status, f.Reason, f.Detail = Skipped, Undeclared, fmt.Sprintf("the backend does not declare %s", r.declaration())
 	default:
 		f.Status, f.Reason, f.Detail = s.trial(ctx, r)
 	}

@@ -244,7 +244,7 @@ func checkValues(t *trial) {
 	files := []sandboxrun.FilesystemIsolation{sandboxrun.FilesystemNone, sandboxrun.ScopedWorkspace, sandboxrun.EphemeralWorkspace,
 		sandboxrun.RemoteSandbox, sandboxrun.OverlayWorkspace}
 	network := []sandboxrun.NetworkControl{sandboxrun.NetworkOpen, sandboxrun.NetworkCommandSurface, sandboxrun.NetworkAdmission, sandboxrun.NetworkEnforced}
-	limits := []sandboxrun.HardLimit{sandboxrun.HardProcesses, sandboxrun.HardOpenFiles, sandboxrun.HardWriteBytes, sandboxrun.HardWriteFiles}
+	limits := []sandboxrun.HardLimit{sandboxrun.HardProcesses, sandboxrun.HardOpenFiles, sandboxrun.HardWriteBytes, sandboxrun.HardWriteFiles, sandboxrun.HardMemory}
 	unknown := func(field string, value any) { t.fail("%s: %q is no word of the contract", field, fmt.Sprint(value)) }
 	if !slices.Contains(files, t.caps.FilesystemIsolation) {
 		unknown("filesystem_isolation", t.caps.FilesystemIsolation)

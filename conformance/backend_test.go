@@ -55,7 +55,7 @@ var everything = sandboxrun.Capabilities{
 	ProcessBoundary: true, RequestTimeout: true, CooperativeCancellation: true, ArtifactCollection: true, DeterministicCleanup: true,
 	Reconnect: true, OwnershipFencing: true, CommandReconnect: true,
 	ReadOnlyEnforced: true, EnvScrub: true, TreeKill: true, OutputCap: true,
-	HardLimits: []sandboxrun.HardLimit{sandboxrun.HardProcesses, sandboxrun.HardOpenFiles, sandboxrun.HardWriteBytes, sandboxrun.HardWriteFiles},
+	HardLimits: []sandboxrun.HardLimit{sandboxrun.HardProcesses, sandboxrun.HardOpenFiles, sandboxrun.HardWriteBytes, sandboxrun.HardWriteFiles, sandboxrun.HardMemory},
 }
 
 // harmless are the rules that a backend can keep which does nothing at all.

@@ -18,7 +18,7 @@ import (
 // leaves. Its rules have ids that begin with "host.".
 //
 // The same prober also runs in a sandbox that is made as naively as that is
-// often done. There it must find six things wrong (the rules "host.control.…"):
+// often done. There it must find ten things wrong (the rules "host.control.…"):
 // a prober or a suite that always says yes is an error and not a pass.
 //
 // A host that cannot sandbox is reported, with all rules skipped. The error is
@@ -39,7 +39,7 @@ func RunHost(ctx context.Context, c HostCase) (Report, error) {
 		}
 		return rep, nil
 	}
-	h := &host{HostCase: c, bwrap: facts.Bwrap}
+	h := &host{HostCase: c, bwrap: facts.Bwrap, onDisk: facts.Upper == "disk"}
 	defer h.close()
 	if err := h.open(); err != nil {
 		return rep, fmt.Errorf("lay out what a script must not reach: %w", err)
@@ -110,6 +110,12 @@ func (r hostRule) skipped(why string) Finding {
 // judge turns an observation into a finding.
 func (r hostRule) judge(got string, err error) Finding {
 	f := Finding{Rule: r.ID, Required: r.Required, Expected: r.Expected}
+	var absent notHere
+	if errors.As(err, &absent) {
+		f = r.skipped(oneLine(absent.Error()))
+		f.Required = false
+		return f
+	}
 	if err != nil {
 		f.Status, f.Detail = Broken, oneLine(err.Error())
 		return f
@@ -161,9 +167,7 @@ func (r hostRule) observed(seen map[string]prober.Observation, lost error) Findi
 	o, ok := seen[r.probe()]
 	switch {
 	case !slices.Contains(prober.Names(), r.probe()):
-		f := r.skipped("this architecture has no such call")
-		f.Required = false
-		return f
+		return r.judge("", notHere("this architecture has no such call"))
 	case !ok && lost != nil:
 		return r.judge("", lost)
 	case !ok:

@@ -17,7 +17,8 @@ import (
 // the host that a script must not get at.
 type host struct {
 	HostCase
-	bwrap string // path of bubblewrap
+	bwrap  string // path of bubblewrap
+	onDisk bool   // changes of the runs are kept on disk, where their limits are watched
 
 	mark   string // a word that stands nowhere else on this host
 	number string // the same in digits

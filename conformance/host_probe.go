@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -109,13 +110,63 @@ func firstLine(b []byte) string {
 // that bubblewrap can put something into without making a name on the host.
 const naivePath = "/dev/mcp-vdisk-prober"
 
+// ofRoot are files that only root can get at. Root's naive sandbox would show
+// them, an ordinary user's never does, so that there something of the user's own
+// stands in their place.
+var ofRoot = map[string]string{"files.shadow": "/etc/shadow", "proc.core_pattern": "/proc/sys/kernel/core_pattern"}
+
 // naiveFlags are those of a sandbox as it is often made: it has a look of one.
-func naiveFlags(fd int) []string {
-	return []string{
-		"--bind", "/", "/", "--dev", "/dev", "--unshare-pid", "--proc", "/proc", "--die-with-parent",
-		"--perms", "0555", "--ro-bind-data", strconv.Itoa(fd), naivePath,
-		"--", naivePath, prober.Arg, prober.ModeProbe,
+func naiveFlags(fd int, standIn string) []string {
+	args := []string{"--bind", "/", "/", "--dev", "/dev", "--unshare-pid", "--proc", "/proc", "--die-with-parent"}
+	for _, path := range ofRoot {
+		if exists(path) {
+			args = append(args, "--bind", standIn, path)
+		}
 	}
+	return append(args,
+		"--perms", "0555", "--ro-bind-data", strconv.Itoa(fd), naivePath,
+		"--", naivePath, prober.Arg, prober.ModeProbe)
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// ofKernel are the controlled probes of calls that a host may refuse to
+// everybody: its kernel has them not, or a container around us forbids them.
+var ofKernel = []string{"call.keyctl", "net.socket_vsock"}
+
+// controllable says whether a probe can fail on this host at all; the error is
+// notHere if it cannot. The program that tries it outside of any sandbox is this
+// one, whatever the prober is.
+func (h *host) controllable(ctx context.Context, name string) error {
+	if path, ok := ofRoot[name]; ok && !exists(path) {
+		return notHere("this host has no " + path)
+	}
+	if !slices.Contains(ofKernel, name) {
+		return nil
+	}
+	rule, err := ruleOf(name)
+	if err != nil {
+		return err
+	}
+	order, err := h.marshalOrder([]hostRule{rule})
+	if err != nil {
+		return err
+	}
+	var out bounded
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", prober.Arg, prober.ModeProbe)
+	cmd.Env = []string{}
+	cmd.Stdin, cmd.Stdout = bytes.NewReader(order), &out
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("the probe %s outside of a sandbox: %w", name, err)
+	}
+	seen, err := observations(out)
+	if err == nil && rule.observed(seen, nil).Status == Passed {
+		err = notHere("this host refuses it outside of a sandbox, too: " + seen[name].Got)
+	}
+	return err
 }
 
 // naiveOnce runs the controlled probes in the naive sandbox, once in a round.
@@ -159,7 +210,7 @@ func (h *host) probeNaive(ctx context.Context, rules []hostRule) (map[string]pro
 		// The sandbox dies with the thread that started it.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		cmd := exec.CommandContext(ctx, h.bwrap, naiveFlags(3)...)
+		cmd := exec.CommandContext(ctx, h.bwrap, naiveFlags(3, h.canary)...)
 		cmd.Env = append(os.Environ(), "MCP_VDISK_CONTROL="+h.mark)
 		cmd.Dir = "/"
 		cmd.ExtraFiles = []*os.File{program, forgotten}

@@ -155,7 +155,7 @@ var boast = sandboxrun.Capabilities{
 	BackendID: "local", FilesystemIsolation: sandboxrun.OverlayWorkspace, NetworkControl: sandboxrun.NetworkEnforced,
 	ProcessBoundary: true, RequestTimeout: true, CooperativeCancellation: true, ArtifactCollection: true, DeterministicCleanup: true,
 	ReadOnlyEnforced: true, EnvScrub: true, TreeKill: true, OutputCap: true,
-	HardLimits: []sandboxrun.HardLimit{sandboxrun.HardProcesses, sandboxrun.HardOpenFiles, sandboxrun.HardWriteBytes, sandboxrun.HardWriteFiles},
+	HardLimits: []sandboxrun.HardLimit{sandboxrun.HardProcesses, sandboxrun.HardOpenFiles, sandboxrun.HardWriteBytes, sandboxrun.HardWriteFiles, sandboxrun.HardMemory},
 }
 
 // modest is what local is.
@@ -172,7 +172,7 @@ func TestLocalBoasts(t *testing.T) {
 		"env.scrubbed", "fs.read_only_enforced", "fs.host_invisible", "fs.handles_apart", "proc.handles_apart", "net.host_unreachable",
 		"artifact.content", "artifact.declared_only", "artifact.declaration_checked", "artifact.no_symlinks", "artifact.bounded",
 		"lifecycle.close_during_execute", "lifecycle.nothing_left",
-		"limits.processes", "limits.open_files", "limits.write_bytes", "limits.write_files",
+		"limits.processes", "limits.open_files", "limits.write_bytes", "limits.write_files", "limits.memory",
 	}
 	rep := RunBackend(t.Context(), newLocal(t, boast), sandboxrun.Spec{}, Case{Grace: 3 * time.Second})
 	expectStatuses(t, rep, func(f Finding) Status {
@@ -191,7 +191,7 @@ func TestLocalIsModest(t *testing.T) {
 		"lifecycle.closed_handle_rejected", "execute.exit_kills_tree", "execute.timeout_kills_tree", "execute.cancel_kills_tree", "execute.output_cap",
 		"execute.output_limit", "env.scrubbed", "fs.read_only_enforced", "fs.host_invisible", "fs.handles_apart", "proc.handles_apart", "net.host_unreachable",
 		"lifecycle.closed_handle_artifacts", "lifecycle.close_during_execute", "lifecycle.nothing_left",
-		"limits.processes", "limits.open_files", "limits.write_bytes", "limits.write_files",
+		"limits.processes", "limits.open_files", "limits.write_bytes", "limits.write_files", "limits.memory",
 	}
 	rep := RunBackend(t.Context(), newLocal(t, modest), sandboxrun.Spec{}, Case{Grace: 3 * time.Second})
 	expectStatuses(t, rep, func(f Finding) Status {

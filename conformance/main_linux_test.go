@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -42,10 +43,15 @@ func asUser() int {
 		return 1
 	}
 	defer os.RemoveAll(home)
+	group := fmt.Sprintf("mcp-vdisk-test-%d", os.Getpid())
+	if err := sandboxrun.HandOver(group, testUID, testUID); err != nil {
+		fmt.Fprintln(os.Stderr, "the tests have no control groups:", err)
+	}
+	defer takeBack(group)
 	args, collect := movedFiles(home)
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Args[0] = filepath.Base(os.Args[0])
-	cmd.Env = []string{"HOME=" + home, "TMPDIR=" + home, "PATH=/usr/local/bin:/usr/bin:/bin", "MCP_VDISK_SOAK=" + os.Getenv("MCP_VDISK_SOAK")}
+	cmd.Env = []string{"HOME=" + home, "TMPDIR=" + home, "PATH=/usr/local/bin:/usr/bin:/bin", groupEnv + "=" + group, "MCP_VDISK_SOAK=" + os.Getenv("MCP_VDISK_SOAK")}
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Credential: &syscall.Credential{Uid: testUID, Gid: testUID, Groups: []uint32{}},
@@ -57,6 +63,28 @@ func asUser() int {
 	}
 	fmt.Fprintln(os.Stderr, "cannot drop root for the tests:", err)
 	return 1
+}
+
+// groupEnv names the control groups that root handed over to the tests.
+const groupEnv = "CONFORMANCE_TEST_GROUP"
+
+var testGroup = os.Getenv(groupEnv)
+
+// takeBack removes them. They are below the groups of this process, in version 1.
+func takeBack(name string) {
+	own, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "control groups of the tests:", err)
+	}
+	for line := range strings.Lines(string(own)) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(f) != 3 || f[1] != "memory" && f[1] != "pids" {
+			continue
+		}
+		if err := os.Remove(filepath.Join("/sys/fs/cgroup", f[1], f[2], name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			fmt.Fprintln(os.Stderr, "the tests left something in their control group:", err)
+		}
+	}
 }
 
 // movedFiles gives the files that go test asks for (logs, profiles) a place

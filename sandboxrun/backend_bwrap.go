@@ -49,7 +49,9 @@ type workspace struct {
 func (w *workspace) ID() string   { return w.id }
 func (w *workspace) Closed() bool { return w.closed.Load() }
 
-// Capabilities says what bubblewrap and the stage see to.
+// Capabilities says what bubblewrap and the stage see to. Memory is promised where
+// Runner.Limits says that a control group limits it, so Runner.Probe, which looks
+// whether groups hold, is best called before.
 func (b *bwrapBackend) Capabilities() Capabilities {
 	c := Capabilities{
 		BackendID: "bwrap", FilesystemIsolation: OverlayWorkspace, NetworkControl: NetworkEnforced,
@@ -59,6 +61,9 @@ func (b *bwrapBackend) Capabilities() Capabilities {
 	}
 	if !b.r.onDisk() {
 		c.HardLimits = append(c.HardLimits, HardWriteBytes, HardWriteFiles)
+	}
+	if i := slices.IndexFunc(b.r.Limits(), func(e Enforcement) bool { return e.Resource == "memory" && e.By != ByRlimit }); i >= 0 {
+		c.HardLimits = append(c.HardLimits, HardMemory)
 	}
 	return c
 }

@@ -36,7 +36,7 @@ type bwrap struct {
 
 // findBwrap looks for bubblewrap and asks for its options. The error is a *SetupError.
 func findBwrap(ctx context.Context, path string) (*bwrap, error) {
-	path, err := locateBwrap(path)
+	path, err := locateBwrap(path, bwrapDirs)
 	if err != nil {
 		return nil, err
 	}
@@ -65,17 +65,17 @@ func findBwrap(ctx context.Context, path string) (*bwrap, error) {
 	return b, nil
 }
 
-func locateBwrap(path string) (string, error) {
+func locateBwrap(path string, dirs []string) (string, error) {
 	if path != "" {
 		return path, nil
 	}
-	for _, dir := range bwrapDirs {
+	for _, dir := range dirs {
 		p := filepath.Join(dir, "bwrap")
 		if info, err := os.Stat(p); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
 			return p, nil
 		}
 	}
-	return "", unavailable("bubblewrap is not installed (looked in "+strings.Join(bwrapDirs, ", ")+")", installRemedy, "")
+	return "", unavailable("bubblewrap is not installed (looked in "+strings.Join(dirs, ", ")+")", installRemedy, "")
 }
 
 // ask runs bubblewrap for what it says of itself, without its environment.

@@ -71,6 +71,7 @@ const (
 type HardLimit string
 
 const (
+	HardMemory     HardLimit = "memory" // Limits.MemoryBytes, of all processes together
 	HardProcesses  HardLimit = "processes"
 	HardOpenFiles  HardLimit = "open_files"
 	HardWriteBytes HardLimit = "write_bytes"

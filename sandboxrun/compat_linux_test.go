@@ -62,7 +62,7 @@ assert ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 5)() == 5`},
 	{"files", "python3", `import os, fcntl, tempfile, shutil, stat
 os.mkfifo("p"); os.mknod("s", stat.S_IFSOCK | 0o600); os.mkdir("d", 0o1777); os.chmod("d", 0o1777)
 f = open("f", "w"); fcntl.flock(f, fcntl.LOCK_EX); fcntl.lockf(f, fcntl.LOCK_EX); os.setxattr("f", "user.a", b"b"); os.posix_fallocate(f.fileno(), 0, 100)
-shutil.copytree("/usr/share/doc/bash", "c") if os.path.isdir("/usr/share/doc/bash") else None
+shutil.copytree("/etc", "c", symlinks=True)
 os.memfd_create("m"); os.eventfd(0); os.pidfd_open(os.getpid()); tempfile.TemporaryFile().write(b"x")`},
 	{"terminals", "python3", `import pty, os
 pid, fd = pty.fork()
@@ -110,6 +110,63 @@ func program(t testing.TB, interpreter, script string) Run {
 		t.Skipf("SKIP no /usr/bin/%s on this host", interpreter)
 	}
 	return Run{Argv: argv, Data: []Data{{Path: "/run/vdisk/script", Bytes: []byte(script)}}, Limits: Limits{Timeout: 60 * time.Second}}
+}
+
+// refusedThings are what scripts cannot do, as docs/security.md lists it, what they
+// are told, and the way out that it names. Those of unixOnly are besides.
+var refusedThings = []struct{ name, needs, script, told, wayOut string }{
+	{"multiprocessing manager", "python3", `import multiprocessing as mp
+mp.get_context("fork").Manager()`, "Address family not supported", `import multiprocessing as mp
+from multiprocessing.managers import SyncManager
+m = SyncManager(("127.0.0.1", 0), ctx=mp.get_context("fork")); m.start(); d = m.dict(a=1); assert d["a"] == 1; m.shutdown()`},
+	{"multiprocessing, forkserver", "python3", `import multiprocessing as mp
+if __name__ == "__main__":
+    mp.get_context("forkserver").Pool(2)`, "Address family not supported", `import multiprocessing as mp
+if __name__ == "__main__":
+    with mp.get_context("spawn").Pool(2) as p: assert p.map(abs, [-1]) == [1]`},
+	{"listener", "python3", `from multiprocessing.connection import Listener
+Listener("/tmp/s")`, "Address family not supported", `from multiprocessing.connection import Listener
+Listener(("127.0.0.1", 0)).close()`},
+	{"netlink", "python3", `import socket
+socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)`, "Address family not supported", `assert open("/proc/net/dev").read().count("lo:") == 1`},
+	{"interfaces in node", "node", `require("os").networkInterfaces()`, "uv_interface_addresses", `if (!require("fs").readFileSync("/proc/net/dev", "utf8").includes("lo:")) throw 1`},
+	{"shmget", "python3", `import ctypes, os
+if ctypes.CDLL(None, use_errno=True).shmget(0, 4096, 0o1600) < 0: raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))`, "Operation not permitted", `from multiprocessing.shared_memory import SharedMemory
+s = SharedMemory(create=True, size=4096); s.buf[0] = 1; s.close(); s.unlink()`},
+	{"debuggers", "python3", `import ctypes, os
+if ctypes.CDLL(None, use_errno=True).ptrace(0, 0, 0, 0) < 0: raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))`, "Operation not permitted", `import io, pdb
+out = io.StringIO(); pdb.Pdb(stdin=io.StringIO("p 40 + 2\nc\n"), stdout=out, nosigint=True, readrc=False).run("pass"); assert "42" in out.getvalue()`},
+	{"git for a group", "git", `git init -q --shared r`, "writable by group", `git init -q r`},
+	{"set-group-ID directory", "bash", `mkdir d; chmod g+s d`, "Operation not permitted", `mkdir d; chmod g+w d`},
+	{"setuid file out of an archive", "bash", archiveOfSetuid + `tar xpf t.tar`, "Operation not permitted", archiveOfSetuid + `tar xf t.tar; test "$(stat -c %a f)" = 755`},
+	{"name of a process", "bash", `echo name >/proc/self/comm`, "Read-only file system", `/usr/bin/python3 -c 'import ctypes; ctypes.CDLL(None).prctl(15, b"name"); assert open("/proc/self/comm").read() == "name\n"'`},
+	{"rename of an old directory", "python3", `import os; os.rename("old", "new")`, "Invalid cross-device link", `import shutil; shutil.move("old", "new"); assert open("new/file").read() == "x"`},
+}
+
+// archiveOfSetuid makes an archive with a setuid file in it.
+const archiveOfSetuid = `/usr/bin/python3 - <<'END'
+import io, tarfile
+t = tarfile.open("t.tar", "w"); f = tarfile.TarInfo("f"); f.mode = 0o4755; t.addfile(f, io.BytesIO()); t.close()
+END
+`
+
+// TestRefusedThings: each of them is told plainly, and its way out is one.
+func TestRefusedThings(t *testing.T) {
+	r := newRunner(t)
+	lower := tree(t, map[string]string{"old/file": "x"})
+	for _, tc := range refusedThings {
+		t.Run(tc.name, func(t *testing.T) {
+			run := program(t, tc.needs, tc.script)
+			run.Lower = lower
+			res, _ := mustRun(t, r, run)
+			if text := string(res.Stderr.Text); res.Outcome != Exited || res.ExitCode == 0 || !strings.Contains(text, tc.told) {
+				t.Errorf("%s, exit %d: %s", res.Outcome, res.ExitCode, text)
+			}
+			run = program(t, tc.needs, tc.wayOut)
+			run.Lower = lower
+			mustExit(t, r, run)
+		})
+	}
 }
 
 // unixOnly are things that need sockets of AF_UNIX.

@@ -13,11 +13,12 @@ import (
 
 // hostFacts are what the cause of a failure is read from.
 type hostFacts struct {
-	appArmorRestricts bool // kernel.apparmor_restrict_unprivileged_userns=1
-	cloneForbidden    bool // Debian: kernel.unprivileged_userns_clone=0
-	maxUser           int  // /proc/sys/user/max_user_namespaces; -1 = unknown
-	container         bool // Docker, Podman and the like
-	seccomp           bool // a filter is set on this process
+	appArmorRestricts bool   // kernel.apparmor_restrict_unprivileged_userns=1
+	cloneForbidden    bool   // Debian: kernel.unprivileged_userns_clone=0
+	scarce            string // kind of namespace with the lowest limit ("user", "net"); "" = unknown
+	most              int    // that limit, /proc/sys/user/max_KIND_namespaces
+	container         bool   // Docker, Podman and the like
+	seccomp           bool   // a filter is set on this process
 	wsl               bool
 	self              string // real path of this program
 }
@@ -35,13 +36,15 @@ func readFacts(root string) hostFacts {
 	f := hostFacts{
 		appArmorRestricts: read("proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1",
 		cloneForbidden:    read("proc/sys/kernel/unprivileged_userns_clone") == "0",
-		maxUser:           -1,
 		container:         exists(".dockerenv") || exists("run/.containerenv"),
 		wsl:               strings.Contains(strings.ToLower(read("proc/version")), "microsoft"),
 	}
 	f.self, _ = os.Readlink(filepath.Join(root, "proc/self/exe"))
-	if n, err := strconv.Atoi(read("proc/sys/user/max_user_namespaces")); err == nil {
-		f.maxUser = n
+	for _, kind := range []string{"user", "pid", "mnt", "net", "ipc", "uts", "cgroup"} {
+		n, err := strconv.Atoi(read("proc/sys/user/max_" + kind + "_namespaces"))
+		if err == nil && (f.scarce == "" || n < f.most) {
+			f.scarce, f.most = kind, n
+		}
 	}
 	for line := range strings.Lines(read("proc/self/status")) {
 		f.seccomp = f.seccomp || strings.HasPrefix(line, "Seccomp:") && strings.Contains(line, "2")
@@ -50,9 +53,8 @@ func readFacts(root string) hostFacts {
 }
 
 const (
-	remedyContainer = "run the container with --security-opt seccomp=unconfined --security-opt systempaths=unconfined (Podman: --security-opt unmask=ALL), or with a seccomp profile that allows clone, unshare, mount and pivot_root"
+	remedyContainer = "run the container with --security-opt seccomp=unconfined --security-opt systempaths=unconfined (Podman: --security-opt unmask=ALL; Kubernetes: procMount: Unmasked), or with a seccomp profile that allows clone, unshare, mount and pivot_root"
 	remedyClone     = "sysctl -w kernel.unprivileged_userns_clone=1"
-	remedyMaxUser   = "sysctl -w user.max_user_namespaces=15000"
 	remedyWSL1      = "use WSL 2: wsl --set-version <distribution> 2"
 )
 
@@ -73,13 +75,15 @@ func refused(what, stderr string, h hostFacts) *SetupError {
 	return unavailable(what+": the kernel or a security module does not allow it", "run mcp-vdisk doctor, and look for a denial in the kernel log (dmesg)", stderr)
 }
 
-// exhausted explains why there is no room for another namespace.
+// exhausted explains why there is no room for another namespace: a sandbox needs
+// one of each kind, and two of users'.
 func exhausted(stderr string, h hostFacts) *SetupError {
-	limit := "unknown"
-	if h.maxUser >= 0 {
-		limit = strconv.Itoa(h.maxUser)
+	kind, limit := "user", "unknown"
+	if h.scarce != "" {
+		kind, limit = h.scarce, strconv.Itoa(h.most)
 	}
-	return unavailable("no further namespace can be made: user.max_user_namespaces is "+limit+", or this process is inside a sandbox already", remedyMaxUser, stderr)
+	name := "user.max_" + kind + "_namespaces"
+	return unavailable("no further namespace can be made: "+name+" is "+limit+", or this process is inside a sandbox already", "sysctl -w "+name+"=15000", stderr)
 }
 
 // diagnoseStart explains why the stage could not be started.
@@ -174,6 +178,13 @@ func noRealRoot(stderr string) *SetupError {
 	return unavailable("the root file system is an initramfs or a chroot, on which no sandbox can be built", "run mcp-vdisk on a real root file system", stderr)
 }
 
+// tooOld names the option that bubblewrap does not know.
+func tooOld(stderr string, _ hostFacts) *SetupError {
+	_, option, _ := strings.Cut(stderr, "Unknown option ")
+	option, _, _ = strings.Cut(option, "\n")
+	return unavailable("bubblewrap is too old: it does not know "+option, installRemedy, stderr)
+}
+
 // noFilter explains why the system call filter was not taken.
 func noFilter(stderr string, h hostFacts) *SetupError {
 	if !strings.Contains(stderr, "EINVAL") && (h.container || h.seccomp) {
@@ -206,7 +217,8 @@ var symptoms = []symptom{
 	{[]string{"max_", "_namespaces exceeded"}, exhausted},
 	{[]string{"No space left on device", "unshare user ns"}, exhausted},
 	{[]string{"loopback", "Operation not permitted"}, refusal("the sandbox cannot have its own network")},
-	{[]string{"setting up uid map", "denied"}, refusal("no user namespace can be made")},
+	{[]string{"setting up uid map"}, refusal("no user namespace can be made")},
+	{[]string{"setting up gid map"}, refusal("no user namespace can be made")},
 	{[]string{"No permissions to create"}, refusal("no user namespace can be made")},
 	{[]string{"Creating new namespace failed"}, refusal("no user namespace can be made")},
 	{[]string{"Can't mount proc", "not permitted"}, maskedProc},
@@ -214,7 +226,7 @@ var symptoms = []symptom{
 	{[]string{"pivot_root: Invalid argument"}, func(stderr string, _ hostFacts) *SetupError { return noRealRoot(stderr) }},
 	{[]string{"PR_SET_SECCOMP"}, noFilter},
 	{[]string{"setuid"}, always(setuidBwrap)}, {[]string{"capset failed"}, always(setuidBwrap)},
-	{[]string{"Unknown option"}, always(SetupError{Cause: "bubblewrap is too old", Remedy: installRemedy, kind: ErrUnavailable})},
+	{[]string{"Unknown option"}, tooOld},
 	{[]string{"Resource temporarily unavailable"}, always(SetupError{Cause: "the host has no processes left for another sandbox",
 		Remedy: "wait until other work has ended, or raise the limit of processes of the service (ulimit -u)", kind: ErrSetup})},
 	{[]string{"Can't find source path", "Permission denied"}, always(SetupError{Cause: "something to be shown in the sandbox lies below a directory that this user cannot search",

@@ -12,7 +12,7 @@ import (
 
 // TestDiagnose: each text of bubblewrap that is known, with its cause.
 func TestDiagnose(t *testing.T) {
-	plain := hostFacts{maxUser: 15000}
+	plain := hostFacts{scarce: "user", most: 15000}
 	for _, tc := range []struct {
 		name, stderr  string
 		host          hostFacts
@@ -21,15 +21,20 @@ func TestDiagnose(t *testing.T) {
 	}{
 		{"AppArmor, loopback", "bwrap: loopback: Failed RTM_NEWADDR: Operation not permitted", hostFacts{appArmorRestricts: true}, ErrUnavailable, "AppArmor restricts user namespaces", "mcp-vdisk doctor prints"},
 		{"AppArmor, uid map", "bwrap: setting up uid map: Permission denied", hostFacts{appArmorRestricts: true}, ErrUnavailable, "AppArmor restricts user namespaces", "AppArmor profiles"},
+		{"loopback elsewhere", "bwrap: loopback: Failed RTM_NEWADDR: Operation not permitted", plain, ErrUnavailable, "cannot have its own network: the kernel or a security module", "dmesg"},
+		{"uid map in a container", "bwrap: setting up uid map: Operation not permitted", hostFacts{container: true}, ErrUnavailable, "container", "--security-opt"},
+		{"gid map", "bwrap: setting up gid map: Permission denied", hostFacts{appArmorRestricts: true}, ErrUnavailable, "AppArmor restricts user namespaces", "mcp-vdisk doctor prints"},
 		{"uid map elsewhere", "bwrap: setting up uid map: Permission denied", plain, ErrUnavailable, "no user namespace can be made: the kernel or a security module", "dmesg"},
 		{"container seccomp", "bwrap: No permissions to create new namespace, likely because the kernel does not allow non-privileged user namespaces. See <https://deb.li/bubblewrap> or <file:///usr/share/doc/bubblewrap/README.Debian.gz>.", hostFacts{container: true}, ErrUnavailable, "container", "--security-opt seccomp=unconfined"},
 		{"seccomp without a container", "bwrap: No permissions to create a new namespace", hostFacts{seccomp: true}, ErrUnavailable, "seccomp filter", "seccomp"},
 		{"Debian switch", "bwrap: No permissions to create new namespace", hostFacts{cloneForbidden: true}, ErrUnavailable, "kernel.unprivileged_userns_clone=0", "sysctl -w kernel.unprivileged_userns_clone=1"},
 		{"uid 0 in a container", "bwrap: Creating new namespace failed: Operation not permitted", hostFacts{container: true}, ErrUnavailable, "container", "--security-opt"},
-		{"nesting", "bwrap: Creating new namespace failed: nesting depth or /proc/sys/user/max_*_namespaces exceeded (ENOSPC)", hostFacts{maxUser: 0}, ErrUnavailable, "user.max_user_namespaces is 0", "sysctl -w user.max_user_namespaces"},
-		{"second user namespace", "bwrap: unshare user ns: No space left on device", hostFacts{maxUser: 1}, ErrUnavailable, "user.max_user_namespaces is 1", "sysctl"},
-		{"limit unknown", "bwrap: unshare user ns: No space left on device", hostFacts{maxUser: -1}, ErrUnavailable, "is unknown", "sysctl"},
+		{"nesting", "bwrap: Creating new namespace failed: nesting depth or /proc/sys/user/max_*_namespaces exceeded (ENOSPC)", hostFacts{scarce: "user", most: 0}, ErrUnavailable, "user.max_user_namespaces is 0", "sysctl -w user.max_user_namespaces"},
+		{"no network namespace", "bwrap: Creating new namespace failed: nesting depth or /proc/sys/user/max_*_namespaces exceeded (ENOSPC)", hostFacts{scarce: "net", most: 0}, ErrUnavailable, "user.max_net_namespaces is 0", "sysctl -w user.max_net_namespaces"},
+		{"second user namespace", "bwrap: unshare user ns: No space left on device", hostFacts{scarce: "user", most: 1}, ErrUnavailable, "user.max_user_namespaces is 1", "sysctl"},
+		{"limit unknown", "bwrap: unshare user ns: No space left on device", hostFacts{}, ErrUnavailable, "is unknown", "sysctl"},
 		{"masked /proc", "bwrap: Can't mount proc on /newroot/proc: Operation not permitted", plain, ErrUnavailable, "covers parts of its own /proc", "systempaths=unconfined"},
+		{"masked /proc in a pod", "bwrap: Can't mount proc on /newroot/proc: Operation not permitted", hostFacts{container: true}, ErrUnavailable, "covers parts of its own /proc", "Kubernetes: procMount: Unmasked"},
 		{"mount blocked, EPERM", "bwrap: Failed to make / slave: Operation not permitted", hostFacts{container: true}, ErrUnavailable, "cannot mount anything", "--security-opt"},
 		{"mount blocked, EACCES", "bwrap: Failed to make / slave: Permission denied", hostFacts{appArmorRestricts: true}, ErrUnavailable, "AppArmor", "apparmor"},
 		{"initramfs", "bwrap: pivot_root: Invalid argument", plain, ErrUnavailable, "initramfs or a chroot", "real root file system"},
@@ -38,7 +43,7 @@ func TestDiagnose(t *testing.T) {
 		{"source", "bwrap: Can't find source path /root/x: Permission denied", plain, ErrSetup, "directory that this user cannot search", "x permission"},
 		{"parents", "bwrap: Can't mkdir parents for /opt/x: Permission denied", plain, ErrSetup, "mount target", "resolved paths"},
 		{"links", "bwrap: Can't resolve /var/run/x: Too many levels of symbolic links", plain, ErrSetup, "mount target", "resolved paths"},
-		{"old", "bwrap: Unknown option --disable-userns", plain, ErrUnavailable, "too old", "install bubblewrap 0.8.0"},
+		{"old", "bwrap: Unknown option --disable-userns", plain, ErrUnavailable, "too old: it does not know --disable-userns", "install bubblewrap 0.8.0"},
 		{"no processes", "bwrap: Can't fork for child: Resource temporarily unavailable", plain, ErrSetup, "no processes left", "ulimit -u"},
 		{"capset", "bwrap: capset failed: Operation not permitted", plain, ErrUnavailable, "setuid", "not setuid"},
 		{"setuid", "bwrap: Unexpected setuid privileges", plain, ErrUnavailable, "setuid", "not setuid"},
@@ -84,8 +89,8 @@ func TestDiagnoseStart(t *testing.T) {
 		{syscall.EPERM, hostFacts{container: true}, ErrUnavailable, "container", "--security-opt"},
 		{syscall.EACCES, hostFacts{appArmorRestricts: true}, ErrUnavailable, "AppArmor", "profile"},
 		{syscall.EPERM, hostFacts{}, ErrUnavailable, "security module", "dmesg"},
-		{syscall.ENOSPC, hostFacts{maxUser: 0}, ErrUnavailable, "max_user_namespaces is 0", "sysctl"},
-		{syscall.EUSERS, hostFacts{maxUser: 3}, ErrUnavailable, "max_user_namespaces is 3", "sysctl"},
+		{syscall.ENOSPC, hostFacts{scarce: "user", most: 0}, ErrUnavailable, "max_user_namespaces is 0", "sysctl"},
+		{syscall.EUSERS, hostFacts{scarce: "user", most: 3}, ErrUnavailable, "max_user_namespaces is 3", "sysctl"},
 		{syscall.EINVAL, hostFacts{}, ErrUnavailable, "kernel has no user namespaces", "CONFIG_USER_NS"},
 		{syscall.EINVAL, hostFacts{wsl: true}, ErrUnavailable, "WSL 1", "wsl"},
 		{syscall.EAGAIN, hostFacts{}, ErrSetup, "no processes, memory or descriptors", "ulimit"},
@@ -145,6 +150,8 @@ func TestReadFacts(t *testing.T) {
 		"proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1\n",
 		"proc/sys/kernel/unprivileged_userns_clone":             "0\n",
 		"proc/sys/user/max_user_namespaces":                     "42\n",
+		"proc/sys/user/max_net_namespaces":                      "7\n",
+		"proc/sys/user/max_pid_namespaces":                      "many\n",
 		"proc/version":                                          "Linux version 4.4.0-Microsoft\n",
 		"proc/self/status":                                      "Name:\tx\nSeccomp:\t2\nSeccomp_filters:\t1\n",
 		".dockerenv":                                            "",
@@ -160,11 +167,11 @@ func TestReadFacts(t *testing.T) {
 	if err := os.Symlink("/opt/mcp-vdisk", filepath.Join(root, "proc/self/exe")); err != nil {
 		t.Fatal(err)
 	}
-	want := hostFacts{appArmorRestricts: true, cloneForbidden: true, maxUser: 42, container: true, seccomp: true, wsl: true, self: "/opt/mcp-vdisk"}
+	want := hostFacts{appArmorRestricts: true, cloneForbidden: true, scarce: "net", most: 7, container: true, seccomp: true, wsl: true, self: "/opt/mcp-vdisk"}
 	if got := readFacts(root); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	if got := readFacts(t.TempDir()); got != (hostFacts{maxUser: -1}) {
+	if got := readFacts(t.TempDir()); got != (hostFacts{}) {
 		t.Errorf("of an empty host: %+v", got)
 	}
 }

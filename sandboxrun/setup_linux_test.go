@@ -113,6 +113,20 @@ func TestUnavailable(t *testing.T) {
 	}
 }
 
+// TestBwrapIsLookedFor: the first program of that name in the list of directories,
+// and what is said where there is none.
+func TestBwrapIsLookedFor(t *testing.T) {
+	none, data, here := t.TempDir(), t.TempDir(), t.TempDir()
+	must(t, os.WriteFile(filepath.Join(data, "bwrap"), nil, 0o644))
+	must(t, os.WriteFile(filepath.Join(here, "bwrap"), nil, 0o755))
+	got, err := locateBwrap("", []string{none, data, here})
+	if err != nil || got != filepath.Join(here, "bwrap") {
+		t.Errorf("found %q, error %v", got, err)
+	}
+	_, err = locateBwrap("", []string{none, data})
+	check(t, err, ErrUnavailable, "bubblewrap is not installed (looked in "+none+", "+data+")", "apt install bubblewrap, dnf install bubblewrap, apk add bubblewrap")
+}
+
 // TestInstalledLater: a bubblewrap that appears is found without a restart.
 func TestInstalledLater(t *testing.T) {
 	newRunner(t)

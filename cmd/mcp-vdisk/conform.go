@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"path"
 	"slices"
 	"strings"
@@ -30,7 +29,7 @@ func (a *app) conformCmd() *cobra.Command {
 		Long: `conform tries it. A prober, which is this program, runs in the sandbox of a
 script and makes the system calls themselves; from outside is looked at what a run
 leaves behind. The same prober also runs in a sandbox that is made naively, where
-it must find six things wrong, so that a prober that always says yes is caught.
+it must find ten things wrong, so that a prober that always says yes is caught.
 docs/conformance.md lists every rule and what passing it means.
 
 It opens no disk, works beside a running server, and takes less than a minute. Exit
@@ -96,14 +95,12 @@ func backConform(ctx context.Context, b *back) error {
 	if err != nil {
 		return err
 	}
-	scratch, err := os.MkdirTemp("", "mcp-vdisk-conform-")
+	box, drop, err := b.trialBox(ctx)
 	if err != nil {
-		return fmt.Errorf("conform: %w", err)
-	}
-	defer os.RemoveAll(scratch)
-	if c.box, err = sandboxrun.New(ctx, sandboxrun.Config{Scratch: scratch, AllowUnixSockets: b.set.unixSockets}); err != nil {
 		return err
 	}
+	defer drop()
+	c.box = box
 	rep := conformReport{OK: true, Facts: conformance.Facts(ctx, c.box)}
 	for _, s := range chosen {
 		r, err := s.run(c, ctx)
@@ -120,9 +117,18 @@ func backConform(ctx context.Context, b *back) error {
 		err = c.print(rep)
 	}
 	if err == nil && !rep.OK {
-		err = &failure{Code: exitVerify}
+		err = c.verdict(ctx)
 	}
 	return err
+}
+
+// verdict says why a run is not OK where that is the same for all: no script can
+// run here. Otherwise the report has said it.
+func (c *conformRun) verdict(ctx context.Context) error {
+	if rep := c.box.Probe(ctx); !rep.OK {
+		return fail(exitVerify, rep.Remedy, "scripts cannot run here: %s", rep.Cause)
+	}
+	return &failure{Code: exitVerify}
 }
 
 // choose returns the suites asked for that have a rule asked for.

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun/prober"
 )
@@ -51,6 +52,68 @@ func TestCorePattern(t *testing.T) {
 				t.Errorf("observed %s, want %s", o.Got, tc.got)
 			}
 		})
+	}
+}
+
+// TestConformForMachines: the report begins with the seed's rules, in its order,
+// and all of it takes less than a minute.
+func TestConformForMachines(t *testing.T) {
+	began := time.Now()
+	out := command(t, newState(t), "conform", "--json")
+	if took := time.Since(began); out.code != 0 || out.stderr != "" || took > time.Minute {
+		t.Errorf("exit %d after %v: %s", out.code, took, out.stderr)
+	}
+	var rep struct {
+		OK     bool
+		Suites []struct {
+			Suite    string
+			OK       bool
+			Findings []struct{ Rule, Status, Detail string }
+		}
+	}
+	if err := json.Unmarshal([]byte(out.stdout), &rep); err != nil {
+		t.Fatal(err)
+	}
+	if !rep.OK || len(rep.Suites) != 2 || rep.Suites[0].Suite != "sandbox" || rep.Suites[1].Suite != "host" {
+		t.Fatalf("OK %v, %d suites", rep.OK, len(rep.Suites))
+	}
+	seed := strings.Fields(`capabilities.backend_id capabilities.artifact_boundary capabilities.reconnect_lifecycle
+		capabilities.ownership_fencing capabilities.command_reconnect execute.result_contract execute.request_timeout artifact.collection
+		lifecycle.close_marks_handle lifecycle.closed_handle_rejected policy.network_admission execute.cooperative_cancellation`)
+	for i, id := range seed {
+		if f := rep.Suites[0].Findings[i]; f.Rule != id || f.Status != "passed" {
+			t.Errorf("finding %d is %s, %s, want %s, passed", i, f.Rule, f.Status, id)
+		}
+	}
+	for _, s := range rep.Suites {
+		for _, f := range s.Findings {
+			if f.Status == "weak" && f.Detail == "" {
+				t.Errorf("%s is weak for no reason", f.Rule)
+			}
+		}
+	}
+}
+
+// TestConformTwice: two at once take nothing of each other for a finding.
+func TestConformTwice(t *testing.T) {
+	state := newState(t)
+	type run struct {
+		cmd *exec.Cmd
+		out bytes.Buffer
+	}
+	var both [2]run
+	for i := range both {
+		r := &both[i]
+		r.cmd = exec.Command(program, "conform", "--state", state)
+		r.cmd.Stdout, r.cmd.Stderr = &r.out, &r.out
+		if err := r.cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range both {
+		if err := both[i].cmd.Wait(); err != nil {
+			t.Errorf("%v\n%s", err, &both[i].out)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/mcp-vdisk/mcp-vdisk/audit"
@@ -139,7 +140,33 @@ func (b *back) openTools(ctx context.Context) (*disk, error) {
 }
 
 func (b *back) boxConfig() sandboxrun.Config {
-	return sandboxrun.Config{Scratch: b.st.path("scratch"), Disk: b.set.scratch == "disk", AllowUnixSockets: b.set.unixSockets}
+	return sandboxrun.Config{Scratch: filepath.Join(b.req.State, "scratch"), Disk: b.set.scratch == "disk", AllowUnixSockets: b.set.unixSockets}
+}
+
+// trialBox is the sandbox that scripts get, for verbs that try it without opening
+// the state. It keeps on disk what it cannot keep in memory where a script's
+// changes would be: in the state directory, if that is there and ours, else in a
+// temporary one. drop removes what it made.
+func (b *back) trialBox(ctx context.Context) (box *sandboxrun.Runner, drop func(), err error) {
+	cfg, drop := b.boxConfig(), func() {}
+	if !canMakeRuns(cfg.Scratch) {
+		if cfg.Scratch, err = os.MkdirTemp("", "mcp-vdisk-trial-"); err != nil {
+			return nil, nil, fmt.Errorf("a directory to try scripts in: %w", err)
+		}
+		drop = func() { os.RemoveAll(cfg.Scratch) }
+	}
+	if box, err = sandboxrun.New(ctx, cfg); err != nil {
+		drop()
+		return nil, nil, err
+	}
+	return box, drop, nil
+}
+
+// canMakeRuns tells whether a scratch directory is there and can be used. What
+// it makes has the name of what a Runner makes and removes.
+func canMakeRuns(scratch string) bool {
+	dir, err := os.MkdirTemp(scratch, "run-")
+	return err == nil && os.Remove(dir) == nil
 }
 
 // Close stops the scripts that still run and closes the disk; its last call must

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -48,10 +49,11 @@ func backDoctor(ctx context.Context, b *back) error {
 	if err := b.args(&q); err != nil {
 		return err
 	}
-	box, err := sandboxrun.New(ctx, sandboxrun.Config{Disk: false})
+	box, drop, err := b.trialBox(ctx)
 	if err != nil {
 		return err
 	}
+	defer drop()
 	f := doctorFacts{UID: os.Getuid(), State: b.req.State, Sandbox: box.Probe(ctx), Primitives: hostos.Implementations()}
 	maps.Copy(f.Primitives, f.Sandbox.Implementations())
 	f.Level = f.Sandbox.Level
@@ -117,6 +119,12 @@ func (b *back) printDoctor(f doctorFacts) {
 		b.printf("            %s\n", f.Python.Reason)
 	}
 	b.printf("state       %s, %s free\n", f.State, showBytes(int64(min(f.FreeBytes, 1<<62))))
+	b.printf("\nlimits of a script\n")
+	for _, s := range table() {
+		if name, ok := strings.CutPrefix(s.key, "script."); ok {
+			b.printf("%-15s %s\n", name, f.Limits[s.key])
+		}
+	}
 }
 
 func orNone(s string) string {

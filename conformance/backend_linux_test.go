@@ -20,6 +20,7 @@ func newBwrap(t testing.TB, disk bool) (sandboxrun.Backend, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(r.Close)
 	if rep := r.Probe(context.Background()); !rep.OK {
 		t.Skipf("SKIP no sandbox on this host (changes on disk: %v): %s; %s", disk, rep.Cause, rep.Remedy)
 	}

@@ -228,6 +228,7 @@ func (m defect) runner(t *testing.T) *sandboxrun.Runner {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(r.Close)
 	return r
 }
 
@@ -288,6 +289,7 @@ func needSandbox(t *testing.T) *sandboxrun.Runner {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(r.Close)
 	if rep := r.Probe(t.Context()); !rep.OK {
 		t.Skipf("SKIP no sandbox on this host: %s; %s", rep.Cause, rep.Remedy)
 	}

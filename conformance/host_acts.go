@@ -205,6 +205,7 @@ func setuidBwrap(ctx context.Context, h *host) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	defer r.Close()
 	return h.setup(ctx, r, h.script(`true`))
 }
 

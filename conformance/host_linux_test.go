@@ -233,6 +233,7 @@ func TestAHostWithoutSandboxes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(r.Close)
 	rep, err := RunHost(t.Context(), HostCase{Runner: r})
 	if err != nil {
 		t.Fatal(err)
@@ -255,6 +256,7 @@ func TestUnixSockets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(r.Close)
 	for allowed, want := range map[bool]Status{true: Weak, false: Failed} {
 		rep, err := RunHost(t.Context(), HostCase{Runner: r, UnixSockets: allowed, Only: func(id string) bool { return strings.HasPrefix(id, "host.net.") }})
 		if err != nil {

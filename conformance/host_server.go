@@ -49,6 +49,7 @@ func serve(ctx context.Context, in io.Reader) error {
 	if err != nil {
 		return err
 	}
+	defer r.Close()
 	h := &host{number: o.Number}
 	run := h.script(daemons + `; echo ready; sleep $0`)
 	run.Tap = func(sandboxrun.Stream, []byte) { fmt.Println("ready") }

@@ -191,6 +191,7 @@ func TestBackendAdmits(t *testing.T) {
 func TestBackendNeedsScratch(t *testing.T) {
 	r, err := New(t.Context(), Config{})
 	must(t, err)
+	t.Cleanup(r.Close)
 	if _, err := NewBackend(r); err == nil {
 		t.Error("no error")
 	}

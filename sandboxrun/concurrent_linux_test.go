@@ -35,9 +35,9 @@ func runsAtOnce(t *testing.T, r *Runner) {
 		before[i] = snapshot(t, dir)
 	}
 	mustExit(t, r, bash(`true`)) // what is made once is made now
-	print := measure(t)
+	print := measure(t, r)
 	together(t, r, lower)
-	sameFootprint(t, print)
+	sameFootprint(t, r, print)
 	for i, dir := range lower {
 		if snapshot(t, dir) != before[i] {
 			t.Errorf("run %d changed its lower directory", i)

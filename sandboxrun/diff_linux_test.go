@@ -242,7 +242,7 @@ func TestErrorOfCallback(t *testing.T) {
 func TestPanicOfCallback(t *testing.T) {
 	r := newRunner(t)
 	mustExit(t, r, bash(`true`))
-	before := measure(t)
+	before := measure(t, r)
 	func() {
 		defer func() {
 			if recover() != "boom" {
@@ -251,7 +251,7 @@ func TestPanicOfCallback(t *testing.T) {
 		}()
 		_, _ = r.Run(t.Context(), bash(`head -c 10000000 /dev/zero >a; :>b`), func(Change) error { panic("boom") })
 	}()
-	sameFootprint(t, before)
+	sameFootprint(t, r, before)
 }
 
 // TestChangesAfterFailure: they are reported, so that it can be said what was dropped.

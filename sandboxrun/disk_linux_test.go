@@ -114,7 +114,7 @@ cd %s
 for i in {1..%d}; do
 	if mkdir old$i 2>/dev/null; then
 		until [ -e old%d ]; do :; done
-		exec cat frame >&4
+		exec cat frame >&3
 	fi
 done
 exec -a %s ./real

@@ -3,7 +3,7 @@ package sandboxrun
 import (
 	"io"
 	"os"
-	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -40,8 +40,6 @@ func (fd fdWriter) Write(p []byte) (int, error) {
 	}
 	return done, nil
 }
-
-func parseFD(s string) (int, error) { return strconv.Atoi(s) }
 
 // memFile returns a memory file with the bytes, to be read from its start. It
 // is sealed: what is in it does not change any more, whoever opens it.
@@ -93,4 +91,19 @@ func pipe(childReads bool) (mine, child *os.File, err error) {
 		return nil, nil, os.NewSyscallError("fcntl", err)
 	}
 	return os.NewFile(uintptr(m), "pipe"), os.NewFile(uintptr(c), "pipe"), nil
+}
+
+// monotonic reads the clock that all processes of the host have in common, in
+// nanoseconds.
+func monotonic() int64 {
+	var t unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) != nil {
+		return 0
+	}
+	return t.Nano()
+}
+
+// fromMonotonic is the time of a reading of monotonic, of whatever process.
+func fromMonotonic(at int64) time.Time {
+	return time.Now().Add(time.Duration(at - monotonic()))
 }

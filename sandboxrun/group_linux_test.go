@@ -92,7 +92,7 @@ except RuntimeError: pass`), Limits{}, Exited},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := groupRunner(t)
-			before := measure(t)
+			before := measure(t, r)
 			if tc.limits.Timeout == 0 {
 				tc.limits.Timeout = time.Minute
 			}
@@ -106,7 +106,7 @@ except RuntimeError: pass`), Limits{}, Exited},
 				t.Errorf("exit %d, signal %q", res.ExitCode, res.Signal)
 			}
 			t.Logf("%s after %v, answered after %v", res.Outcome, res.Duration.Round(time.Millisecond), time.Since(start).Round(time.Millisecond))
-			sameFootprint(t, before)
+			sameFootprint(t, r, before)
 			mustExit(t, r, bash(`true`))
 		})
 	}
@@ -142,7 +142,7 @@ func TestChangesSurviveOutOfMemory(t *testing.T) {
 // go on at the same time nothing.
 func TestGroupsAreApart(t *testing.T) {
 	r := groupRunner(t)
-	before := measure(t)
+	before := measure(t, r)
 	var ended sync.WaitGroup
 	for i := range 6 {
 		ended.Go(func() {
@@ -157,7 +157,7 @@ func TestGroupsAreApart(t *testing.T) {
 		})
 	}
 	ended.Wait()
-	sameFootprint(t, before)
+	sameFootprint(t, r, before)
 }
 
 // TestTooSmallForAnything: where not even the sandbox fits, that is the outcome.
@@ -307,7 +307,7 @@ func TestV2(t *testing.T) {
 	}
 	r := newRunner(t)
 	r.groups = groups{hierarchies: []hierarchy{{version: 2, dir: own}}}
-	before := measure(t)
+	before := measure(t, r)
 	var inside, outside string
 	run := bash(`echo here; read -r _; exit 3`)
 	here := make(chan struct{})
@@ -331,7 +331,7 @@ func TestV2(t *testing.T) {
 	if len(strings.Fields(inside)) != 3 || len(strings.Fields(outside)) != 2 {
 		t.Errorf("in the group of the run: %q, in that of the server: %q", inside, outside)
 	}
-	sameFootprint(t, before)
+	sameFootprint(t, r, before)
 
 	// One that was left has processes until it is swept.
 	g, err := r.newGroup(Limits{}.Filled())

@@ -18,6 +18,7 @@ var probed = sync.OnceValue(func() Report {
 	if err != nil {
 		return Report{Cause: err.Error()}
 	}
+	defer r.Close()
 	return r.Probe(context.Background())
 })
 
@@ -39,6 +40,7 @@ func runnerWith(t testing.TB, cfg Config) *Runner {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(r.Close)
 	return r
 }
 

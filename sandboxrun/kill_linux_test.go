@@ -21,6 +21,12 @@ func playRole() {
 	switch os.Getenv(roleEnv) {
 	case "server":
 		os.Exit(serverRole())
+	case "idle":
+		os.Exit(idleRole())
+	case "mounter":
+		os.Exit(mounterRole())
+	case "looker":
+		os.Exit(lookerRole())
 	case "large":
 		os.Exit(largeRole())
 	case "reaper":
@@ -38,6 +44,7 @@ func serverRole() int {
 	if err != nil {
 		return 1
 	}
+	defer r.Close()
 	fmt.Println("ready")
 	_, _ = r.Run(context.Background(), bash(`:>f; setsid sleep 300 & trap '' TERM; sleep 300`), nil)
 	return 1

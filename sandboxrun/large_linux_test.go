@@ -62,6 +62,7 @@ func largeRole() int {
 		fmt.Println(err)
 		return 1
 	}
+	defer r.Close()
 	write := func(n int) error {
 		run := bash(fmt.Sprintf(`head -c %d /dev/zero | tr '\0' x >f`, n))
 		run.Limits = Limits{WriteBytes: 2 * size, Timeout: time.Minute}

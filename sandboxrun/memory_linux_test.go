@@ -17,8 +17,10 @@ func TestMemory(t *testing.T) {
 	const mib = 1 << 20
 	memory, err := New(context.Background(), Config{})
 	must(t, err)
+	t.Cleanup(memory.Close)
 	disk, err := New(context.Background(), Config{Disk: true, Scratch: filepath.Join(t.TempDir(), "scratch")})
 	must(t, err)
+	t.Cleanup(disk.Close)
 	for _, tc := range []struct {
 		name string
 		r    *Runner

@@ -20,6 +20,7 @@ type spec struct {
 	Group   bool     // one descriptor more is the directory of a cgroup v2
 	Rlimits []rlimit
 	Diff    bool // stream the upper
+	Trace   bool // say when the steps are done
 }
 
 type rlimit struct {
@@ -43,7 +44,7 @@ func (s spec) marshal() []byte {
 		b = binary.AppendUvarint(b, uint64(l.resource))
 		b = binary.AppendUvarint(b, l.value)
 	}
-	return appendBool(b, s.Diff)
+	return appendBool(appendBool(b, s.Diff), s.Trace)
 }
 
 func parseSpec(b []byte) (spec, error) {
@@ -54,7 +55,7 @@ func parseSpec(b []byte) (spec, error) {
 	for i := range s.Rlimits {
 		s.Rlimits[i] = rlimit{int(p.uint()), p.uint()}
 	}
-	s.Diff = p.bool()
+	s.Diff, s.Trace = p.bool(), p.bool()
 	if !p.done() {
 		return spec{}, fmt.Errorf("%w: stage orders", ErrStream)
 	}

@@ -27,10 +27,6 @@ func (s *stageRun) mount() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fail(stepPrivate, err)
 	}
-	// bwrap looks its child up in /proc, which has to be the one of this pid namespace.
-	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
-		return fail(stepProc, err)
-	}
 	// The host's paths are opened before the tmpfs hides what is below /tmp.
 	sources, err := s.openSources()
 	if err != nil {

@@ -23,6 +23,16 @@ func (r *Runner) Run(context.Context, Run, func(Change) error) (Result, error) {
 	return Result{Outcome: SetupFailed, ExitCode: -1}, noLinux()
 }
 
+// Close does nothing: there is no stage on this system.
+func (r *Runner) Close() {}
+
+// DropSpare does nothing: there is no stage on this system.
+func (r *Runner) DropSpare() {}
+
+type spares struct{}
+
+func newSpares(string) *spares { return nil }
+
 // Probe reports that there is no sandbox on this system.
 func (r *Runner) Probe(context.Context) Report {
 	return Report{Level: "L1", Cause: "scripts cannot run on " + runtime.GOOS, Remedy: remedyOther}

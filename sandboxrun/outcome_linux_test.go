@@ -87,6 +87,7 @@ func TestBackgroundProcesses(t *testing.T) {
 				t.Errorf("took %v", d)
 			}
 			_ = res
+			r.DropSpare()
 			if left := descendants(t); len(left) > 0 {
 				t.Errorf("left behind: %q", left)
 			}
@@ -127,6 +128,7 @@ func TestCancel(t *testing.T) {
 			if d := time.Since(start); d > 15*time.Second {
 				t.Errorf("took %v", d)
 			}
+			r.DropSpare()
 			if left := descendants(t); len(left) > 0 {
 				t.Errorf("left behind: %q", left)
 			}

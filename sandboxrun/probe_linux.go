@@ -19,7 +19,8 @@ const probeTime = 10 * time.Second
 // Probe tries what a run needs, in parts, so that the cause can be told: the
 // stage with its overlay alone, bubblewrap with the production options alone,
 // a whole run, and, where groups can be made, a run that is looked at while it
-// is in one. It leaves nothing on the host.
+// is in one. It leaves nothing on the host,
+// and no stage for a run to come.
 func (r *Runner) Probe(ctx context.Context) Report {
 	rep := Report{Level: "L1", Kernel: kernel(), Upper: "tmpfs"}
 	b, err := r.find(ctx)
@@ -34,6 +35,8 @@ func (r *Runner) Probe(ctx context.Context) Report {
 		rep.Limits = r.Limits()
 		return rep
 	}
+	r.DropSpare() // what is tried is a start
+	defer r.DropSpare()
 	for _, step := range []struct {
 		name string
 		try  func(context.Context) error
@@ -104,12 +107,16 @@ func (r *Runner) selfTest(ctx context.Context) error {
 	}
 	defer drop()
 	l := Limits{Timeout: probeTime}.Filled()
-	s, err := openSession(r.cfg.Self, spec{Disk: disk, Bytes: 1 << 20, Inodes: 256}, bwrapInput{}, Run{}, l, nil)
+	stage, err := startStage(r.cfg.Self)
+	if err != nil {
+		return diagnoseStart(err, readFacts("/"))
+	}
+	s, err := openSession(stage, spec{Disk: disk, Bytes: 1 << 20, Inodes: 256}, bwrapInput{}, Run{}, l, nil)
 	if err != nil {
 		return diagnoseStart(err, readFacts("/"))
 	}
 	stop := context.AfterFunc(ctx, func() { s.abort(Cancelled) })
-	kind, payload, err := newFrameReader(s.report).next()
+	kind, payload, err := newFrameReader(s.stage.socket).next()
 	if !stop() {
 		err = setupFailed("the sandbox did not start in time", "", "")
 	}
@@ -120,7 +127,7 @@ func (r *Runner) selfTest(ctx context.Context) error {
 		}
 	}
 	close(s.done)
-	crash := s.crash()
+	crash := s.stage.crash()
 	if cerr := s.close(); err == nil {
 		err = cerr
 	}

@@ -44,6 +44,8 @@ type Run struct {
 	// that begins with "bwrap: " comes in one piece at the end, when it is known
 	// to be the script's, and not at all when Run returns an error.
 	Tap func(s Stream, p []byte)
+	// Trace, if set, is told when each step of the run was done; see Mark.
+	Trace func(m Mark, at time.Time)
 	// Limits that are zero take their value from DefaultLimits.
 	Limits Limits
 }

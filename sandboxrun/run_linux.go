@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -29,6 +30,8 @@ import (
 //
 // Run returns only when no process, mount, descriptor or file of the run is
 // left. If this process dies, the kernel sees to the same.
+//
+// Once a command was started, Run leaves a stage for the next run: see Close.
 func (r *Runner) Run(ctx context.Context, run Run, each func(Change) error) (Result, error) {
 	res := Result{Outcome: SetupFailed, ExitCode: -1, Skipped: map[string]int{}}
 	if os.Geteuid() == 0 {
@@ -73,12 +76,34 @@ func (r *Runner) once(ctx context.Context, b *bwrap, run Run, each func(Change) 
 	return r.in(ctx, g, b, run, each)
 }
 
-// in runs the script in a group; nil is none.
+// in runs the script in a group; nil is none. A stage that waited may have died
+// before it did anything (the kernel kills one when memory runs out), which is
+// nothing that a run need know of: it gets a new one.
 func (r *Runner) in(ctx context.Context, g *group, b *bwrap, run Run, each func(Change) error) (Result, error) {
+	stage, waited, err := r.stages.take()
+	if err != nil {
+		return Result{Outcome: SetupFailed, ExitCode: -1}, diagnoseStart(err, readFacts("/"))
+	}
+	res, unheard, err := r.on(ctx, stage, g, b, run, each)
+	if !waited || !unheard {
+		return res, err
+	}
+	if stage, err = startStage(r.cfg.Self); err != nil {
+		return res, diagnoseStart(err, readFacts("/"))
+	}
+	res, _, err = r.on(ctx, stage, g, b, run, each)
+	return res, err
+}
+
+// on runs the script on a stage, which it closes. unheard tells that the stage
+// ended by itself and without a word, so that nothing was done.
+func (r *Runner) on(ctx context.Context, stage *stageProcess, g *group, b *bwrap, run Run, each func(Change) error) (res Result, unheard bool, err error) {
 	l := run.Limits.Filled()
+	none := Result{Outcome: SetupFailed, ExitCode: -1}
 	disk, drop, err := r.scratch()
 	if err != nil {
-		return Result{Outcome: SetupFailed, ExitCode: -1}, setupFailed("the scratch directory cannot be used: "+errnoText(err), "", "")
+		stage.close()
+		return none, false, setupFailed("the scratch directory cannot be used: "+errnoText(err), "", "")
 	}
 	defer drop()
 	data := append(etcData(), run.Data...)
@@ -94,11 +119,15 @@ func (r *Runner) in(ctx context.Context, g *group, b *bwrap, run Run, each func(
 	}
 	args := append(bwrapArgs(run, l, v), "--info-fd", fmt.Sprint(bwrapInfoFD),
 		"--json-status-fd", fmt.Sprint(bwrapStatusFD), "--block-fd", fmt.Sprint(bwrapBlockFD))
-	s, err := openSession(r.cfg.Self, sp, bwrapInput{args, r.filter, data}, run, l, g)
+	s, err := openSession(stage, sp, bwrapInput{args, r.filter, data}, run, l, g)
 	if err != nil {
-		return Result{Outcome: SetupFailed, ExitCode: -1}, diagnoseStart(err, readFacts("/"))
+		return none, stage.err == nil, diagnoseStart(err, readFacts("/"))
 	}
-	return s.run(ctx, run, l, each)
+	res, err = s.run(ctx, run, l, each)
+	if s.hasStarted() {
+		r.stages.leave()
+	}
+	return res, err != nil && !s.heard && s.why() == "", err
 }
 
 // leastSpace is the least limit on address space: programs reserve far more
@@ -142,11 +171,12 @@ func (s *session) run(ctx context.Context, run Run, l Limits, each func(Change) 
 	ended = true
 	if err == nil {
 		// The stage has said all; what is left of it is taking its mounts down.
-		<-s.exited
+		<-s.stage.exited
+		s.mark(MarkGone, time.Now)
 	}
 	close(s.done)
 	<-supervised
-	crash := s.crash()
+	crash := s.stage.crash()
 	stdinErr := s.close()
 	res := Result{
 		Outcome: SetupFailed, ExitCode: -1, Duration: g.Took, Skipped: map[string]int{},
@@ -182,13 +212,20 @@ func (s *session) run(ctx context.Context, run Run, l Limits, each func(Change) 
 
 // follow reads the report of the stage and calls each.
 func (s *session) follow(each func(Change) error) (g gone, e end, err error) {
-	f := newFrameReader(s.report)
+	f := newFrameReader(s.stage.socket)
 	for wait := true; wait; {
 		kind, payload, err := f.next()
 		if err != nil {
 			return g, e, err
 		}
+		s.heard = true
 		switch kind {
+		case frameMark:
+			m, at, err := parseMark(payload)
+			if err != nil {
+				return g, e, err
+			}
+			s.mark(m, func() time.Time { return fromMonotonic(at) })
 		case frameReleased:
 			s.release.Do(func() { close(s.released) })
 		case frameGone:
@@ -211,6 +248,7 @@ func (s *session) follow(each func(Change) error) (g gone, e end, err error) {
 	for {
 		c, e, more, err := d.next()
 		if err != nil || !more {
+			s.mark(MarkRead, time.Now)
 			return g, e, err
 		}
 		if each == nil {

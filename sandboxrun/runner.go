@@ -37,11 +37,13 @@ type Config struct {
 }
 
 // Runner runs scripts in sandboxes. It may be used by any number of goroutines.
+// Whoever made it closes it when its last Run has returned.
 type Runner struct {
 	cfg Config
 	// filter is the system call filter, ready for bubblewrap. Nothing runs without.
 	filter    []byte
 	filterErr error // why there is none
+	stages    *spares
 
 	mu    sync.Mutex
 	bwrap *bwrap // nil until it was found
@@ -79,7 +81,7 @@ func New(ctx context.Context, cfg Config) (*Runner, error) {
 			return nil, fmt.Errorf("sandboxrun: scratch directory: %w", err)
 		}
 	}
-	r := &Runner{cfg: cfg, disk: cfg.Disk, groups: groups{noMemory: ErrRoot.Error(), noPids: ErrRoot.Error()}}
+	r := &Runner{cfg: cfg, disk: cfg.Disk, stages: newSpares(cfg.Self), groups: groups{noMemory: ErrRoot.Error(), noPids: ErrRoot.Error()}}
 	r.filter, r.filterErr = compileFilter(runtime.GOARCH, filterRules(cfg.AllowUnixSockets))
 	if os.Geteuid() != 0 {
 		r.groups = findGroups("/", cfg.Group)

@@ -600,6 +600,7 @@ func noSeccompRole() int {
 	}
 	r, err := New(context.Background(), Config{})
 	if err == nil {
+		defer r.Close()
 		_, err = r.Run(context.Background(), bash("true"), nil)
 	}
 	var se *SetupError

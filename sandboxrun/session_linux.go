@@ -2,15 +2,12 @@ package sandboxrun
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 )
 
@@ -24,19 +21,13 @@ const (
 	stdinTime = time.Second
 )
 
-// stageEnv is the whole environment of the stage: it needs no garbage
-// collection unless a scan of very many names does.
-var stageEnv = []string{"GOGC=off", "GOMEMLIMIT=64MiB"}
-
-// session is one stage and the ends of its pipes that stay in this process.
+// session is one run on a stage and the ends of its pipes that stay in this
+// process.
 type session struct {
-	stage   *os.Process
-	exited  chan struct{} // closed when the stage, and so all below it, is gone
-	control *os.File      // orders
-	report  *os.File      // frames
-	log     *os.File      // what the stage itself wrote to stderr
+	stage   *stageProcess
 	stdin   *os.File
 	streams [2]*os.File // of the script, by Stream
+	trace   func(Mark, time.Time)
 
 	outputMax int64
 	group     *group
@@ -53,6 +44,7 @@ type session struct {
 	mu                   sync.Mutex
 	cause                Outcome // why the tree was killed; "" = it was not
 	stuck                bool    // the stage did not answer in time
+	heard                bool    // the stage has sent something
 }
 
 // bwrapInput is what bubblewrap reads from descriptors.
@@ -62,15 +54,16 @@ type bwrapInput struct {
 	data   []Data
 }
 
-// openSession makes the pipes and starts the stage. It must be closed.
-func openSession(self string, sp spec, in bwrapInput, r Run, l Limits, g *group) (*session, error) {
+// openSession makes the pipes and gives the stage its orders. It must be closed;
+// with an error the stage is.
+func openSession(stage *stageProcess, sp spec, in bwrapInput, r Run, l Limits, g *group) (*session, error) {
 	s := &session{
-		exited: make(chan struct{}), flooded: make(chan struct{}), stdinDone: make(chan error, 1),
+		stage: stage, trace: r.Trace, flooded: make(chan struct{}), stdinDone: make(chan error, 1),
 		released: make(chan struct{}), gone: make(chan struct{}), done: make(chan struct{}),
 		outputMax: l.OutputMax, group: g,
 	}
 	joins, tasks, v2 := g.joins()
-	sp.Tasks, sp.Group = tasks, v2
+	sp.Tasks, sp.Group, sp.Trace = tasks, v2, r.Trace != nil
 	for i := range s.output {
 		s.output[i] = capture{head: l.Head, tail: l.Tail}
 	}
@@ -79,17 +72,23 @@ func openSession(self string, sp spec, in bwrapInput, r Run, l Limits, g *group)
 	}
 	files, err := s.files(sp, in, r.Stdin != nil)
 	if err == nil {
-		err = s.start(self, slices.Concat(files, joins))
+		err = stage.ready()
 	}
-	for _, f := range files {
-		if f != s.log {
-			f.Close()
+	if err == nil {
+		// A stage that has ended shows in what comes from it.
+		if err = stage.order(slices.Concat(files, joins)); isGone(err) {
+			err = nil
 		}
 	}
+	for _, f := range files {
+		f.Close()
+	}
 	if err != nil {
+		stage.close()
 		s.closeFiles()
 		return nil, err
 	}
+	s.mark(MarkOrdered, time.Now)
 	for i := range s.streams {
 		s.readers.Add(1)
 		go s.drain(i)
@@ -98,8 +97,15 @@ func openSession(self string, sp spec, in bwrapInput, r Run, l Limits, g *group)
 	return s, nil
 }
 
-// files makes the descriptors of the stage, in their order. What was made is
-// returned with an error, too, so that it can be closed.
+// mark tells Run.Trace of a step, if somebody wants to know.
+func (s *session) mark(m Mark, at func() time.Time) {
+	if s.trace != nil {
+		s.trace(m, at())
+	}
+}
+
+// files makes the descriptors of a run, in the order in which the stage expects
+// them. What was made is returned with an error, too, so that it can be closed.
 func (s *session) files(sp spec, in bwrapInput, stdin bool) (files []*os.File, err error) {
 	toChild := func(mine **os.File, childReads bool) {
 		if err == nil {
@@ -125,20 +131,13 @@ func (s *session) files(sp spec, in bwrapInput, stdin bool) (files []*os.File, e
 			}
 		}
 	}
+	memory("stage-orders", sp.marshal())
 	if stdin {
 		toChild(&s.stdin, true)
 	} else {
 		null()
 	}
 	toChild(&s.streams[0], false)
-	if err == nil {
-		if s.log, err = emptyFile("stage-log"); err == nil {
-			files = append(files, s.log)
-		}
-	}
-	toChild(&s.control, true)
-	toChild(&s.report, false)
-	memory("stage-orders", sp.marshal())
 	toChild(&s.streams[1], false)
 	memory("bwrap-args", joinArgs(in.args))
 	memory("filter", in.filter)
@@ -146,39 +145,6 @@ func (s *session) files(sp spec, in bwrapInput, stdin bool) (files []*os.File, e
 		memory("data", d.Bytes)
 	}
 	return files, err
-}
-
-// start starts the stage on a thread of its own. The kernel kills the stage
-// when that thread ends (PDEATHSIG), so the goroutine keeps it until then.
-func (s *session) start(self string, files []*os.File) error {
-	started := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		p, err := os.StartProcess(self, []string{stageName}, &os.ProcAttr{
-			Dir: "/", Env: stageEnv, Files: files, Sys: stageAttr(),
-		})
-		s.stage = p
-		started <- err
-		if err == nil {
-			_, _ = p.Wait()
-			close(s.exited)
-		}
-	}()
-	return <-started
-}
-
-// stageAttr puts the stage into namespaces of its own, as the only user there
-// is, outside of the terminal's reach.
-func stageAttr() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{
-		Cloneflags:                 syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID,
-		UidMappings:                []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}},
-		GidMappings:                []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}},
-		GidMappingsEnableSetgroups: false,
-		Pdeathsig:                  syscall.SIGKILL,
-		Setsid:                     true,
-	}
 }
 
 // drain reads one stream of the script to its end.
@@ -290,13 +256,13 @@ func (s *session) supervise(ctx context.Context, timeout time.Duration) {
 // kill asks the stage to kill the sandbox and to go on with the changes.
 func (s *session) kill(why Outcome) {
 	s.blame(why)
-	_, _ = s.control.Write([]byte{orderKill})
+	_ = s.stage.tell(orderKill)
 }
 
 // abort kills the stage and with it everything.
 func (s *session) abort(why Outcome) {
 	s.blame(why)
-	_ = s.stage.Kill()
+	s.stage.kill()
 }
 
 // blame keeps the first reason.
@@ -316,8 +282,7 @@ func (s *session) why() Outcome {
 
 // close ends the stage if it still runs and waits for all that was started.
 func (s *session) close() error {
-	_ = s.stage.Kill()
-	<-s.exited
+	s.stage.close()
 	s.readers.Wait()
 	if s.stdin != nil {
 		s.stdin.Close()
@@ -335,19 +300,9 @@ func (s *session) close() error {
 }
 
 func (s *session) closeFiles() {
-	for _, f := range []*os.File{s.control, s.report, s.log, s.stdin, s.streams[0], s.streams[1]} {
+	for _, f := range []*os.File{s.stdin, s.streams[0], s.streams[1]} {
 		if f != nil {
 			f.Close()
 		}
 	}
-}
-
-// crash is what the stage wrote to its own stderr: nothing unless it panicked.
-func (s *session) crash() string {
-	b := make([]byte, 8<<10)
-	n, err := s.log.ReadAt(b, 0)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return ""
-	}
-	return string(b[:n])
 }

@@ -61,6 +61,7 @@ func TestSetupErrors(t *testing.T) {
 			if se.Cause != tc.cause {
 				t.Errorf("cause %q, want %q", se.Cause, tc.cause)
 			}
+			r.DropSpare()
 			if left := descendants(t); len(left) > 0 {
 				t.Errorf("left behind: %q", left)
 			}
@@ -97,6 +98,7 @@ func TestUnavailable(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			r, err := New(t.Context(), Config{Bwrap: tc.bwrap})
 			must(t, err)
+			t.Cleanup(r.Close)
 			_, err = r.Run(t.Context(), Run{Argv: []string{"/bin/true"}}, nil)
 			var se *SetupError
 			if !errors.As(err, &se) || !errors.Is(err, ErrUnavailable) || errors.Is(err, ErrSetup) {
@@ -133,6 +135,7 @@ func TestInstalledLater(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "bwrap")
 	r, err := New(t.Context(), Config{Bwrap: path})
 	must(t, err)
+	t.Cleanup(r.Close)
 	if _, err := r.find(t.Context()); !errors.Is(err, ErrUnavailable) {
 		t.Fatalf("error %v", err)
 	}

@@ -6,6 +6,8 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -16,18 +18,17 @@ import (
 // stageName is argv[0] of the stage, by which StageMain knows it.
 const stageName = "mcp-vdisk-stage"
 
-// The descriptors of the stage. Its own stdout does not exist and its stderr
-// is a memory file, so that nothing of it gets into the output of a script.
+// fdSocket is the one descriptor that a stage is started with, besides those of
+// its own: stdin and stdout are the null device and stderr is a memory file, so
+// that nothing of it gets into the output of a script. Orders come by the socket
+// and frames go; its end of file means that the parent is dead.
+const fdSocket = 3
+
+// The orders are bytes. What a run needs comes with the first two as descriptors.
 const (
-	fdStdin   = 0 // of the script
-	fdStdout  = 1 // of the script
-	fdControl = 3 // orders of the parent: orderKill; end of file means that the parent is dead
-	fdReport  = 4 // frames to the parent
-	fdSpec    = 5 // memory file with the spec
-	fdStderr  = 6 // of the script
-	fdArgs    = 7 // memory file with the options of bwrap
-	fdFilter  = 8 // memory file with the system call filter
-	fdData    = 9 // and up: memory files of Data, then what joins the control groups
+	orderKeep = 'd' // keep the descriptors, more will come
+	orderRun  = 'r' // that was all: run
+	orderKill = 'k' // kill the sandbox
 )
 
 // The descriptors of bwrap.
@@ -39,8 +40,6 @@ const (
 	bwrapFilterFD = 7
 	bwrapDataFD   = 8
 )
-
-const orderKill = 'k'
 
 // init is where the stage runs. Packages are initialized in the order of their
 // imports and then of their paths, and this one imports little: the stage is
@@ -68,23 +67,42 @@ func StageMain() {
 
 type stageRun struct {
 	spec   spec
+	given  given
 	report *frameWriter
 	orders chan struct{} // the parent wants the sandbox killed
 	upper  int           // descriptor of the upper directory
 	lower  int           // descriptor of the lower directory
 }
 
-// stage runs one script and returns the exit status of the stage.
+// given are the descriptors that come with the orders.
+type given struct {
+	spec                  int   // memory file
+	stdin, stdout, stderr int   // of the script
+	args, filter          int   // memory files: the options of bwrap, the system call filter
+	data                  []int // memory files of Data
+	tasks                 []int // tasks files of control groups v1
+	group                 int   // the directory of a control group v2
+}
+
+// stage waits for its orders, runs one script and returns the exit status of the stage.
 func stage() int {
 	if os.Getpid() != 1 {
 		return 1 // not started by a Runner
 	}
-	if err := unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
-		closeOnExec()
+	if closeInherited() != nil {
+		return 1
 	}
-	s := &stageRun{report: newFrameWriter(fdWriter(fdReport)), orders: make(chan struct{}, 1)}
+	s := &stageRun{report: newFrameWriter(fdWriter(fdSocket)), orders: make(chan struct{}, 1)}
+	err := s.prepare()
+	fds, ok := receive()
+	if !ok {
+		return 1
+	}
 	go s.listen()
-	if err := s.run(); err != nil {
+	if err == nil {
+		err = s.run(fds)
+	}
+	if err != nil {
 		f := failure{Step: "stage", Detail: err.Error()}
 		errors.As(err, &f)
 		s.report.write(frameFailed, f.marshal())
@@ -105,11 +123,51 @@ func fail(step string, err error) error {
 	return f
 }
 
+// prepare does what is the same for every run, before there are orders.
+func (s *stageRun) prepare() error {
+	// bwrap looks its child up in /proc, which has to be the one of this pid
+	// namespace. It comes without the host's mounts below its own.
+	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return fail(stepProc, err)
+	}
+	return nil
+}
+
+// receive waits for the order to run and returns the descriptors that came up to
+// it; false means that the parent is gone.
+func receive() (fds []int, ok bool) {
+	var order [1]byte
+	rights := make([]byte, unix.CmsgSpace(4*maxRights))
+	for {
+		n, size, flags, _, err := unix.Recvmsg(fdSocket, order[:], rights, unix.MSG_CMSG_CLOEXEC)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil || n != 1 || flags&unix.MSG_CTRUNC != 0:
+			return nil, false
+		}
+		messages, err := unix.ParseSocketControlMessage(rights[:size])
+		if err != nil {
+			return nil, false
+		}
+		for _, m := range messages {
+			more, err := unix.ParseUnixRights(&m)
+			if err != nil {
+				return nil, false
+			}
+			fds = append(fds, more...)
+		}
+		if order[0] == orderRun {
+			return fds, true
+		}
+	}
+}
+
 // listen ends the stage when the parent is gone.
 func (s *stageRun) listen() {
 	var b [1]byte
 	for {
-		n, err := unix.Read(fdControl, b[:])
+		n, err := unix.Read(fdSocket, b[:])
 		switch {
 		case err == unix.EINTR:
 		case n == 1 && b[0] == orderKill:
@@ -123,17 +181,45 @@ func (s *stageRun) listen() {
 	}
 }
 
-func (s *stageRun) run() error {
-	b, err := io.ReadAll(fdReader(fdSpec))
+// accept sorts the descriptors by what they are for.
+func (s *stageRun) accept(fds []int) error {
+	const fixed = 6
+	if len(fds) < fixed {
+		return fail("orders", errors.New("descriptors are missing"))
+	}
+	g := given{spec: fds[0], stdin: fds[1], stdout: fds[2], stderr: fds[3], args: fds[4], filter: fds[5]}
+	b, err := io.ReadAll(fdReader(g.spec))
 	if err != nil {
 		return fail("orders", err)
 	}
 	if s.spec, err = parseSpec(b); err != nil {
 		return err
 	}
+	fds = fds[fixed:]
+	data, tasks, group := s.spec.Data, s.spec.Tasks, 0
+	if s.spec.Group {
+		group = 1
+	}
+	if data < 0 || tasks < 0 || len(fds) != data+tasks+group {
+		return fail("orders", errors.New("the descriptors are not those of the orders"))
+	}
+	g.data, g.tasks = fds[:data], fds[data:data+tasks]
+	if s.spec.Group {
+		g.group = fds[data+tasks]
+	}
+	s.given = g
+	return nil
+}
+
+func (s *stageRun) run(fds []int) error {
+	if err := s.accept(fds); err != nil {
+		return err
+	}
+	s.mark(MarkTaken)
 	if err := s.mount(); err != nil {
 		return err
 	}
+	s.mark(MarkMounted)
 	if s.spec.Bwrap == "" {
 		if err := s.selfTest(); err != nil {
 			return err
@@ -170,14 +256,16 @@ func (s *stageRun) start() (*box, error) {
 	if err != nil {
 		return nil, fail("pipes", err)
 	}
-	files := []uintptr{fdStdin, fdStdout, fdStderr, fdArgs, uintptr(info[1]), uintptr(status[1]), uintptr(block[0]), fdFilter}
-	for i := range s.spec.Data {
-		files = append(files, uintptr(fdData+i))
+	var files []uintptr
+	g := s.given
+	for _, fd := range slices.Concat([]int{g.stdin, g.stdout, g.stderr, g.args, info[1], status[1], block[0], g.filter}, g.data) {
+		files = append(files, uintptr(fd))
 	}
 	b := &box{pidfd: -1, status: status[0]}
 	if b.bwrap, err = s.fork(files); err != nil {
 		return nil, err
 	}
+	s.mark(MarkForked)
 	s.letGo(info[1], status[1], block[0])
 	child, err := childPID(info[0])
 	if err != nil {
@@ -192,6 +280,7 @@ func (s *stageRun) start() (*box, error) {
 	if err := s.limit(child); err != nil {
 		return nil, err
 	}
+	s.mark(MarkReleased)
 	s.report.write(frameReleased, nil)
 	if err := s.report.flush(); err != nil {
 		return nil, err
@@ -213,11 +302,10 @@ func (s *stageRun) start() (*box, error) {
 // since that goes by the first thread.
 func (s *stageRun) fork(files []uintptr) (int, error) {
 	attr := &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	join := fdData + s.spec.Data
 	if s.spec.Group {
-		attr.UseCgroupFD, attr.CgroupFD = true, join+s.spec.Tasks
+		attr.UseCgroupFD, attr.CgroupFD = true, s.given.group
 	}
-	if s.spec.Tasks == 0 {
+	if len(s.given.tasks) == 0 {
 		return s.forkHere(files, attr)
 	}
 	type result struct {
@@ -228,7 +316,10 @@ func (s *stageRun) fork(files []uintptr) (int, error) {
 	go func() {
 		runtime.LockOSThread() // for good, as PDEATHSIG asks
 		var r result
-		for fd := join; fd < join+s.spec.Tasks && r.err == nil; fd++ {
+		for _, fd := range s.given.tasks {
+			if r.err != nil {
+				break
+			}
 			if _, err := unix.Write(fd, []byte("0")); err != nil {
 				r.err = fail(stepGroup, err)
 			}
@@ -258,11 +349,13 @@ func (s *stageRun) forkHere(files []uintptr, attr *syscall.SysProcAttr) (int, er
 // the kernel when memory runs out, so that the script is taken and not a
 // process of the host.
 func forkSandbox(path string, argv []string, files []uintptr, attr *syscall.SysProcAttr) (int, error) {
-	const score = "/proc/self/oom_score_adj"
-	old, err := os.ReadFile(score)
-	if err == nil {
-		_ = os.WriteFile(score, []byte("1000"), 0)
-		defer func() { _ = os.WriteFile(score, old, 0) }()
+	if score, err := unix.Open("/proc/self/oom_score_adj", unix.O_RDWR|unix.O_CLOEXEC, 0); err == nil {
+		defer unix.Close(score)
+		old := make([]byte, 16)
+		if n, err := unix.Pread(score, old, 0); err == nil {
+			_, _ = unix.Pwrite(score, []byte("1000"), 0)
+			defer func() { _, _ = unix.Pwrite(score, old[:n], 0) }()
+		}
 	}
 	return syscall.ForkExec(path, argv, &syscall.ProcAttr{
 		Dir: "/", Env: []string{}, Files: files, Sys: attr,
@@ -281,11 +374,16 @@ func threePipes() (a, b, c [2]int, err error) {
 // letGo closes the stage's copies of what bwrap has now; the ends of the
 // script's streams are seen only when nobody else holds them.
 func (s *stageRun) letGo(fds ...int) {
-	for i := range s.spec.Data {
-		fds = append(fds, fdData+i)
-	}
-	for _, fd := range append(fds, fdStdin, fdStdout, fdStderr, fdArgs, fdFilter, fdSpec) {
+	g := s.given
+	for _, fd := range slices.Concat(fds, []int{g.stdin, g.stdout, g.stderr, g.args, g.filter, g.spec}, g.data) {
 		unix.Close(fd)
+	}
+}
+
+// mark notes when a step was done, if the parent wants to know.
+func (s *stageRun) mark(m Mark) {
+	if s.spec.Trace {
+		s.report.write(frameMark, appendMark(m, monotonic()))
 	}
 }
 
@@ -344,6 +442,7 @@ func (s *stageRun) wait(b *box) (gone, error) {
 			killBox(b)
 		}
 	}
+	s.mark(MarkEnded)
 	close(stop)
 	killBox(b)
 	// As pid 1 this reaches everything below the stage, and returns only when
@@ -352,6 +451,7 @@ func (s *stageRun) wait(b *box) (gone, error) {
 	for waitPID(-1) != noChild {
 	}
 	g.Took = time.Since(b.released)
+	s.mark(MarkReaped)
 	g.Crashed = ws.Signaled() && !g.Killed
 	return g, readStatus(b.status, &g)
 }
@@ -408,12 +508,28 @@ func readStatus(fd int, g *gone) error {
 	return nil
 }
 
-// closeOnExec does what close_range cannot on kernels before 5.11.
-func closeOnExec() {
-	names, _ := os.ReadDir("/proc/self/fd")
-	for _, n := range names {
-		if fd, err := parseFD(n.Name()); err == nil && fd > 2 {
-			unix.CloseOnExec(fd)
+// closeInherited closes what the server was given by whoever started it and did
+// not know of, so that it gets no further. Of all descriptors those are the ones
+// that are not closed on exec: the runtime's own are.
+func closeInherited() error {
+	unix.CloseOnExec(fdSocket)
+	dir, err := unix.Open("/proc/self/fd", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	names, err := readNames(dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		fd, err := strconv.Atoi(name)
+		if err != nil || fd <= fdSocket {
+			continue
+		}
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
+			unix.Close(fd)
 		}
 	}
+	return nil
 }

@@ -12,6 +12,7 @@ import (
 // (varints where they can be negative), strings have their length in front.
 const (
 	frameReleased byte = 'r' // the command may start; empty
+	frameMark     byte = 'm' // a step is done: see appendMark
 	frameFailed   byte = 'f' // step, errno, detail: the stage gives up
 	frameGone     byte = 'x' // the sandbox is dead: see gone
 	frameEntry    byte = 'e' // one entry of the upper: see entry
@@ -94,7 +95,7 @@ func (f *frameReader) next() (kind byte, payload []byte, err error) {
 	return kind, payload, nil
 }
 
-func appendString[T string | []byte](b []byte, s T) []byte {
+func appendString[T ~string | ~[]byte](b []byte, s T) []byte {
 	b = binary.AppendUvarint(b, uint64(len(s)))
 	return append(b, s...)
 }

@@ -165,7 +165,7 @@ func TestHostileStreams(t *testing.T) {
 // TestMessages: what one side writes the other reads, and nothing else.
 func TestMessages(t *testing.T) {
 	s := spec{Lower: "/l", Disk: "/d", Bytes: 1 << 40, Inodes: 7, Binds: []string{"/a", ""}, Bwrap: "/b", Command: []string{"x", "y\n"}, Data: 3, Tasks: 2, Group: true,
-		Rlimits: []rlimit{{1, 2}, {3, 1 << 63}}, Diff: true}
+		Rlimits: []rlimit{{1, 2}, {3, 1 << 63}}, Diff: true, Trace: true}
 	if got, err := parseSpec(s.marshal()); err != nil || !reflect.DeepEqual(got, s) {
 		t.Errorf("spec %+v, %v", got, err)
 	}
@@ -177,11 +177,14 @@ func TestMessages(t *testing.T) {
 	if got, err := parseGone(g.marshal()); err != nil || got != g {
 		t.Errorf("gone %+v, %v", got, err)
 	}
+	if m, at, err := parseMark(appendMark(MarkEnded, -7)); err != nil || m != MarkEnded || at != -7 {
+		t.Errorf("mark %s at %d, %v", m, at, err)
+	}
 	g.Code = 256
 	if _, err := parseGone(g.marshal()); !errors.Is(err, ErrStream) {
 		t.Errorf("exit code 256: %v", err)
 	}
-	for name, b := range map[string][]byte{"spec": s.marshal(), "failure": f.marshal(), "gone": gone{}.marshal()} {
+	for name, b := range map[string][]byte{"spec": s.marshal(), "failure": f.marshal(), "gone": gone{}.marshal(), "mark": appendMark(MarkEnded, 300)} {
 		for n := range b {
 			var err error
 			switch name {
@@ -191,6 +194,8 @@ func TestMessages(t *testing.T) {
 				_, err = parseFailure(b[:n])
 			case "gone":
 				_, err = parseGone(b[:n])
+			case "mark":
+				_, _, err = parseMark(b[:n])
 			}
 			if !errors.Is(err, ErrStream) {
 				t.Errorf("%s cut at %d: %v", name, n, err)

@@ -187,7 +187,9 @@ func (t *Tools) mutate(ctx context.Context, c *call) Result {
 // runJob starts a script and answers with its end, or with how to go on when
 // that takes longer than a call may.
 func (t *Tools) runJob(ctx context.Context, c *call) Result {
+	t.mark(MarkChecked)
 	intent, err := t.intend(ctx, c)
+	t.mark(MarkIntended)
 	if err != nil {
 		r := errorResult(asError(err))
 		r.Call, r.Tool = c.id, c.tool

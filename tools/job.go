@@ -72,6 +72,7 @@ func (j *job) run(ctx context.Context, c *call) {
 	j.stop(nil)
 	j.out.end()
 	r = j.t.conclude(c, r)
+	j.t.mark(MarkConcluded)
 	r.Tool, r.Call = c.tool, c.id
 	j.t.tell(ctx, r)
 	j.conclude(r, s.ran)

@@ -530,6 +530,7 @@ func TestNoSandbox(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(broken.Close)
 	for name, s := range map[string]setup{
 		"none":         {},
 		"no bwrap":     {config: func(c *Config) { c.Box = broken }},

@@ -34,6 +34,7 @@ func (s setup) scripted(t testing.TB) *disk {
 	if err != nil {
 		t.Fatalf("scripts cannot run on this host: %v", err)
 	}
+	t.Cleanup(box.DropSpare) // the Runner is for all tests, what waits in it for this one
 	change := s.config
 	s.config = func(c *Config) {
 		view, err := live.Open(filepath.Join(t.TempDir(), "live"), c.Image)

@@ -54,7 +54,9 @@ func (s *script) run(ctx context.Context) (Result, error) {
 	}
 	s.c.out.Outcome, s.c.out.Exit = string(s.res.Outcome), exitOf(s.res)
 	s.job.enter("its changes are being looked at")
-	return s.settle(ctx), nil
+	r := s.settle(ctx)
+	s.t.mark(MarkSettled)
+	return r, nil
 }
 
 func exitOf(r sandboxrun.Result) *int {
@@ -83,7 +85,9 @@ func (s *script) execute(ctx context.Context) error {
 	defer gen.Release()
 	s.job.enter("")
 	s.stage = s.t.cfg.Image.Stage(ctx)
+	s.t.mark(MarkPinned)
 	s.res, err = s.t.cfg.Box.Run(ctx, s.spec, s.collect)
+	s.t.mark(MarkRan)
 	s.ran = err == nil
 	return err
 }
@@ -119,6 +123,9 @@ func (s *script) prepare(ctx context.Context) (*live.Generation, error) {
 	s.spec = sandboxrun.Run{
 		Lower: gen.Dir(), Argv: argv, Data: data, Limits: limits, Tap: s.job.out.tap,
 		Env: []string{"PYTHONDONTWRITEBYTECODE=1", "PYTHONUNBUFFERED=1"},
+	}
+	if trace := s.t.cfg.Trace; trace != nil {
+		s.spec.Trace = func(m sandboxrun.Mark, at time.Time) { trace(string(m), at) }
 	}
 	if s.args.Stdin != "" {
 		s.spec.Stdin = strings.NewReader(s.args.Stdin)

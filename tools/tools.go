@@ -43,7 +43,28 @@ type Config struct {
 	// this disk, when they are not the defaults; already quoted for a shell.
 	GetArgs string
 	Logger  *slog.Logger // nil discards
-	Version string       // of the program, told to clients
+	// Trace, if set, is told when each step of a script's call was done: the
+	// marks of this package, and between them those of sandboxrun. It is for
+	// measurements of one call at a time, and must not block.
+	Trace   func(mark string, at time.Time)
+	Version string // of the program, told to clients
+}
+
+// The marks of a call of run_script, in their order. Those of sandboxrun come
+// between pinned and ran.
+const (
+	MarkChecked   = "checked"   // its arguments are valid
+	MarkIntended  = "intended"  // the intent is durable
+	MarkPinned    = "pinned"    // the view of the disk is as it has to be, and stays so
+	MarkRan       = "ran"       // nothing of the sandbox is left
+	MarkSettled   = "settled"   // the changes are saved, or kept
+	MarkConcluded = "concluded" // the outcome is in the log
+)
+
+func (t *Tools) mark(mark string) {
+	if t.cfg.Trace != nil {
+		t.cfg.Trace(mark, time.Now())
+	}
 }
 
 // Limits bound what one call may do. A zero field takes the default of

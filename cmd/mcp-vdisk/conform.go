@@ -100,6 +100,7 @@ func backConform(ctx context.Context, b *back) error {
 		return err
 	}
 	defer drop()
+	defer box.Close()
 	c.box = box
 	rep := conformReport{OK: true, Facts: conformance.Facts(ctx, c.box)}
 	for _, s := range chosen {

@@ -105,6 +105,7 @@ type disk struct {
 	image *workspace.Image
 	info  workspace.Info
 	view  *live.View
+	box   *sandboxrun.Runner
 	tools *tools.Tools
 }
 
@@ -117,8 +118,7 @@ func (b *back) openTools(ctx context.Context) (*disk, error) {
 		return nil, err
 	}
 	d := &disk{image: im, info: info}
-	box, err := sandboxrun.New(ctx, b.boxConfig())
-	if err != nil {
+	if d.box, err = sandboxrun.New(ctx, b.boxConfig()); err != nil {
 		d.Close()
 		return nil, err
 	}
@@ -128,7 +128,7 @@ func (b *back) openTools(ctx context.Context) (*disk, error) {
 	}
 	d.view.KeepFree(uint64(b.set.minFree))
 	d.tools, err = tools.New(tools.Config{
-		Image: im, Live: d.view, Box: box, Python: pyenv.New(pyenv.Find(), box),
+		Image: im, Live: d.view, Box: d.box, Python: pyenv.New(pyenv.Find(), d.box),
 		Log: b.st.log, Limits: b.set.limits, Scratch: b.st.path("scratch"), GetArgs: flags.GetArgs, Logger: b.log, Version: version,
 		Policy: tools.Policy{ReadOnly: flags.ReadOnly, NoDelete: flags.NoDelete, Tools: flags.Tools},
 	})
@@ -174,6 +174,9 @@ func canMakeRuns(scratch string) bool {
 func (d *disk) Close() error {
 	if d.tools != nil {
 		d.tools.Close()
+	}
+	if d.box != nil {
+		d.box.Close()
 	}
 	var err error
 	if d.view != nil {

@@ -54,6 +54,7 @@ func backDoctor(ctx context.Context, b *back) error {
 		return err
 	}
 	defer drop()
+	defer box.Close()
 	f := doctorFacts{UID: os.Getuid(), State: b.req.State, Sandbox: box.Probe(ctx), Primitives: hostos.Implementations()}
 	maps.Copy(f.Primitives, f.Sandbox.Implementations())
 	f.Level = f.Sandbox.Level

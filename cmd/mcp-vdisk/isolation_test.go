@@ -203,6 +203,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	s.ok("write_file", object{"path": "base.txt", "content": "base\n"})
 	// What the server itself needs is counted before, and again at the end.
 	s.bash("true")
+	s.rest()
 	files := descriptors(t, s.cmd.Process.Pid)
 	for _, c := range []struct{ name, source string }{
 		{"exit 0", "echo x > f; mkdir -p d/e; echo y > d/e/g; cat /dev/zero | head -c 1000000 > /tmp/z"},
@@ -222,7 +223,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 			t.Errorf("%s: %s", c.name, r.Text)
 		}
 		// At the moment of the answer, not some time after it.
-		if left := append(below(t, s.cmd.Process.Pid), marked(t, marker)...); len(left) > 0 {
+		if left := append(s.scripts(), marked(t, marker)...); len(left) > 0 {
 			t.Errorf("%s: left behind: %v", c.name, left)
 		}
 		if d := time.Since(begin); d > 10*time.Second {
@@ -235,6 +236,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	if now := mounts(); now != before {
 		t.Errorf("mounts before:\n%s\nand after:\n%s", before, now)
 	}
+	s.rest()
 	if now := descriptors(t, s.cmd.Process.Pid); now > files+3 {
 		t.Errorf("the server has %d descriptors open, had %d", now, files)
 	}
@@ -287,7 +289,7 @@ func TestEndlessOutputIsCutAndKilled(t *testing.T) {
 		if len(r.Text) > 50_000 {
 			t.Errorf("%s: the reply is %d bytes", c.name, len(r.Text))
 		}
-		if left := below(t, s.cmd.Process.Pid); len(left) > 0 {
+		if left := s.scripts(); len(left) > 0 {
 			t.Errorf("%s: left behind: %v", c.name, left)
 		}
 		t.Logf("%s: cut and killed after %s", c.name, time.Since(begin).Round(time.Millisecond))

@@ -133,8 +133,9 @@ func (k *killer) load(s *server, long time.Duration, hangUp bool) {
 		next(c.client)
 	}
 	stages := 0
-	for _, p := range below(k.t, s.cmd.Process.Pid) {
-		if p.parent == s.cmd.Process.Pid {
+	tree := below(k.t, s.cmd.Process.Pid)
+	for _, p := range tree { // one without a child waits for the next script
+		if p.parent == s.cmd.Process.Pid && slices.ContainsFunc(tree, func(o process) bool { return o.parent == p.pid }) {
 			stages++
 		}
 	}

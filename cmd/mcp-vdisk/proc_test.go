@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -60,6 +61,33 @@ func below(t testing.TB, pid int) []process {
 		}
 	}
 	return found
+}
+
+// stageName is the command line of a stage.
+const stageName = "mcp-vdisk-stage "
+
+// scripts lists the processes below a server that belong to scripts: all but the
+// one stage that waits for the next, or is being started, and has no child.
+func (s *server) scripts() []process {
+	s.t.Helper()
+	all, pid := below(s.t, s.cmd.Process.Pid), s.cmd.Process.Pid
+	own := processes(s.t)[pid].cmdline
+	for i, p := range all {
+		waits := p.parent == pid && (p.cmdline == stageName || p.cmdline == own || p.cmdline == "")
+		if waits && !slices.ContainsFunc(all, func(o process) bool { return o.parent == p.pid }) {
+			return slices.Delete(all, i, i+1)
+		}
+	}
+	return all
+}
+
+// rest waits until nothing is below the server but the stage that waits.
+func (s *server) rest() {
+	s.t.Helper()
+	within(s.t, patience, "a stage waits", func() bool {
+		all := below(s.t, s.cmd.Process.Pid)
+		return len(all) == 1 && all[0].cmdline == stageName
+	})
 }
 
 // marked lists the processes whose command line holds a word.

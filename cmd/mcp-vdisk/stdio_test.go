@@ -98,7 +98,7 @@ func TestCancelEndsAScriptAndSilencesIt(t *testing.T) {
 		begin := time.Now()
 		s.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":` + fmt.Sprintf(spell, id) + `}`)
 		took := within(t, time.Second, "the script's processes are gone", func() bool {
-			return len(alive(t, tree)) == 0 && len(marked(t, marker)) == 0 && len(below(t, s.cmd.Process.Pid)) == 0
+			return len(alive(t, tree)) == 0 && len(marked(t, marker)) == 0 && len(s.scripts()) == 0
 		})
 		t.Logf("%d processes gone %s after the cancel", len(tree), took.Round(time.Millisecond))
 		// The disk is free again, at once, and the id as well.
@@ -341,7 +341,7 @@ func TestAnIdThatStillRuns(t *testing.T) {
 		t.Errorf("a second request under an id that runs: %s", m.line)
 	}
 	s.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + id + `}}`)
-	within(t, patience, "the id is free again", func() bool { return len(below(t, s.cmd.Process.Pid)) == 0 })
+	within(t, patience, "the id is free again", func() bool { return len(s.scripts()) == 0 })
 	s.end()
 }
 

@@ -123,7 +123,7 @@ func TestGroupFiles(t *testing.T) {
 		g := &group{limit: r.groupMemory(l)}
 		p := part{hierarchy: hierarchy{version, t.TempDir(), true, true}, lock: -1}
 		p.dir = p.hierarchy.dir
-		must(t, p.set(g.limit, l.Processes))
+		must(t, p.set(g.limit, l))
 		g.parts = append(g.parts, p)
 		return g
 	}
@@ -133,7 +133,7 @@ func TestGroupFiles(t *testing.T) {
 		}
 	}
 	for version, want := range map[int]map[string]string{
-		1: {"memory.limit_in_bytes": strconv.Itoa(limit), "memory.memsw.limit_in_bytes": strconv.Itoa(limit), "pids.max": "21"},
+		1: {"memory.limit_in_bytes": strconv.Itoa(limit), "memory.memsw.limit_in_bytes": strconv.Itoa(limit), "memory.kmem.tcp.limit_in_bytes": strconv.Itoa(100 << 20 / 16), "pids.max": "21"},
 		2: {"memory.max": strconv.Itoa(limit), "memory.swap.max": "0", "memory.oom.group": "1", "pids.max": "20"},
 	} {
 		g := makeGroup(version)

@@ -242,7 +242,7 @@ func TestErrorOfCallback(t *testing.T) {
 func TestPanicOfCallback(t *testing.T) {
 	r := newRunner(t)
 	mustExit(t, r, bash(`true`))
-	before := measure(t, r)
+	before := footprintOf(t, r)
 	func() {
 		defer func() {
 			if recover() != "boom" {

@@ -140,12 +140,16 @@
 // bubblewrap and all below it are in the group; the stage is not, so that it
 // outlives them and reads the changes. What the script writes to a tmpfs counts
 // as memory of its group, which is why the group has room for all of that
-// besides Limits.MemoryBytes. With v2 the kernel kills the whole group when it
-// has no memory left (memory.oom.group). With v1 it kills one process, and the
-// rest is killed within 50 ms from here. Either way the outcome is what the
-// group has counted: MemoryLimit, or PidsLimit when the command failed after a
-// process or a thread was refused to it. A process that the kernel kills because
-// the host has no memory left is Signaled: SIGKILL.
+// besides Limits.MemoryBytes. The buffers of its sockets count as well with v2; with
+// v1 they have a limit of their own, a sixteenth of MemoryBytes and 4 MiB at least,
+// at which a socket waits (kernels without memory.kmem.tcp have none).
+//
+// With v2 the kernel kills the whole group when it has no memory left
+// (memory.oom.group). With v1 it kills one process, and the rest is killed within
+// 50 ms from here. Either way the outcome is what the group has counted:
+// MemoryLimit, or PidsLimit when the command failed after a process or a thread
+// was refused to it. A process that the kernel kills because the host has no
+// memory left is Signaled: SIGKILL.
 //
 // # What a kill leaves
 //

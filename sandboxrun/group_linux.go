@@ -86,7 +86,7 @@ func (g *group) add(h hierarchy, l Limits) error {
 		}
 		break
 	}
-	err := p.set(g.limit, l.Processes)
+	err := p.set(g.limit, l)
 	if err == nil {
 		p.join, err = p.open()
 	}
@@ -95,13 +95,16 @@ func (g *group) add(h hierarchy, l Limits) error {
 }
 
 // set writes the limits. What may be missing is swap accounting: without it a
-// script may use as much swap again as the kernel gives it.
-func (p *part) set(memory int64, processes uint64) error {
+// script may use as much swap again as the kernel gives it. With v1 the buffers of
+// sockets are no memory of the group and have a limit of their own, which kernels
+// may be without, too; with v2 they are.
+func (p *part) set(memory int64, l Limits) error {
 	if p.memory && p.version == 1 {
 		if err := writeControl(p.dir, "memory.limit_in_bytes", strconv.FormatInt(memory, 10)); err != nil {
 			return err
 		}
 		_ = writeControl(p.dir, "memory.memsw.limit_in_bytes", strconv.FormatInt(memory, 10))
+		_ = writeControl(p.dir, "memory.kmem.tcp.limit_in_bytes", strconv.FormatInt(socketMemory(l), 10))
 	}
 	if p.memory && p.version == 2 {
 		if err := writeControl(p.dir, "memory.max", strconv.FormatInt(memory, 10)); err != nil {
@@ -111,10 +114,16 @@ func (p *part) set(memory int64, processes uint64) error {
 		_ = writeControl(p.dir, "memory.oom.group", "1")
 	}
 	if p.pids {
-		return writeControl(p.dir, "pids.max", strconv.FormatUint(p.tasks(processes), 10))
+		return writeControl(p.dir, "pids.max", strconv.FormatUint(p.tasks(l.Processes), 10))
 	}
 	return nil
 }
+
+// socketMemory is what the buffers of a script's sockets may take where the limit
+// on memory does not count them. Those of all sockets of a host share one bound
+// (tcp(7), tcp_mem), so a script that fills its own could slow down all others.
+// A transfer inside of the sandbox needs little: what waits is sent later.
+func socketMemory(l Limits) int64 { return max(l.MemoryBytes/16, 4<<20) }
 
 // tasks is the limit of pids. Besides the sandbox's, the outer process of
 // bubblewrap is in the group, and with v1 the thread of the stage that started

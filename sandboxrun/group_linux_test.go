@@ -29,89 +29,6 @@ func groupRunner(t testing.TB) *Runner {
 	return r
 }
 
-// python is a run of a script by Python.
-func python(t testing.TB, script string) Run {
-	return Run{Argv: []string{needPython(t), "-c", script}, Limits: Limits{Timeout: 60 * time.Second}}
-}
-
-// TestBombs: what takes the memory or the processes of a host is contained, has
-// the right outcome, and leaves nothing; the next run works.
-func TestBombs(t *testing.T) {
-	small := Limits{MemoryBytes: 64 << 20, WriteBytes: 16 << 20, TmpBytes: 16 << 20, ShmBytes: 16 << 20, HomeBytes: 1 << 20}
-	for _, tc := range []struct {
-		name   string
-		run    Run
-		limits Limits
-		want   Outcome
-	}{
-		{"ten gigabytes", python(t, `b = bytearray(10 << 30)`+"\n"+`for i in range(0, len(b), 4096): b[i] = 1`), Limits{}, MemoryLimit},
-		{"four times 600 MB", python(t, `
-import os, time
-for _ in range(4):
-    if os.fork() == 0:
-        b = b"x" * 600_000_000
-        time.sleep(60)
-for _ in range(4): os.wait()`), Limits{}, MemoryLimit},
-		{"a child whose death is ignored", python(t, `
-import subprocess, sys
-subprocess.run([sys.executable, "-c", "b = b'x' * 500_000_000"])`), small, MemoryLimit},
-		{"memory file", python(t, `
-import os
-fd = os.memfd_create("m")
-while True: os.write(fd, bytes(1 << 20))`), small, MemoryLimit},
-		{"memory and files together", bash(`for d in . /tmp /dev/shm; do head -c 15M /dev/zero >$d/f; done; head -c 300M /dev/zero | tail -c 300M >/dev/null`), small, MemoryLimit},
-		{"pipes", python(t, `
-import os
-fds = []
-while True:
-    r, w = os.pipe(); fds += [r, w]
-    os.set_blocking(w, False)
-    try: os.write(w, bytes(65536))
-    except BlockingIOError: pass`), small, Exited},
-		{"/dev/shm", bash(`head -c 200M /dev/zero >/dev/shm/f`), small, DiskLimit},
-		{"all files, and memory besides", bash(`for d in . /tmp /dev/shm ~; do head -c 200M /dev/zero >$d/f; done 2>/dev/null
-			head -c 40M /dev/zero | tail -c 40M | wc -c`), small, Exited},
-		{"names without end", python(t, `
-import os
-i = 0
-while True: os.close(os.open(f"/tmp/{i}", os.O_CREAT)); i += 1`), small, MemoryLimit},
-		{"fork bomb", bash(`f() { f | f & }; f; sleep 60`), Limits{Timeout: time.Second}, TimedOut},
-		{"too many processes", python(t, `
-import os, time
-while True:
-    if os.fork() == 0: time.sleep(60)`), Limits{}, PidsLimit},
-		{"too many threads", python(t, `
-import threading, time
-while True: threading.Thread(target=time.sleep, args=(60,), daemon=True).start()`), Limits{}, PidsLimit},
-		{"too many threads, and it copes", python(t, `
-import threading, time
-try:
-    while True: threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
-except RuntimeError: pass`), Limits{}, Exited},
-		{"fails without having been refused", bash(`exit 1`), Limits{}, Exited},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			r := groupRunner(t)
-			before := measure(t, r)
-			if tc.limits.Timeout == 0 {
-				tc.limits.Timeout = time.Minute
-			}
-			tc.run.Limits = tc.limits
-			start := time.Now()
-			res, _ := mustRun(t, r, tc.run)
-			if res.Outcome != tc.want {
-				t.Errorf("outcome %s, want %s; exit %d, stderr %.300s", res.Outcome, tc.want, res.ExitCode, res.Stderr.Text)
-			}
-			if res.Outcome == MemoryLimit && (res.ExitCode != -1 || res.Signal != "") {
-				t.Errorf("exit %d, signal %q", res.ExitCode, res.Signal)
-			}
-			t.Logf("%s after %v, answered after %v", res.Outcome, res.Duration.Round(time.Millisecond), time.Since(start).Round(time.Millisecond))
-			sameFootprint(t, r, before)
-			mustExit(t, r, bash(`true`))
-		})
-	}
-}
-
 // TestChangesSurviveOutOfMemory: what was written before is there, though the
 // pages that hold it were part of what was too much.
 func TestChangesSurviveOutOfMemory(t *testing.T) {
@@ -142,7 +59,7 @@ func TestChangesSurviveOutOfMemory(t *testing.T) {
 // go on at the same time nothing.
 func TestGroupsAreApart(t *testing.T) {
 	r := groupRunner(t)
-	before := measure(t, r)
+	before := footprintOf(t, r)
 	var ended sync.WaitGroup
 	for i := range 6 {
 		ended.Go(func() {
@@ -307,7 +224,7 @@ func TestV2(t *testing.T) {
 	}
 	r := newRunner(t)
 	r.groups = groups{hierarchies: []hierarchy{{version: 2, dir: own}}}
-	before := measure(t, r)
+	before := footprintOf(t, r)
 	var inside, outside string
 	run := bash(`echo here; read -r _; exit 3`)
 	here := make(chan struct{})

@@ -62,6 +62,11 @@ func bash(script string) Run {
 	}
 }
 
+// python is a run of a script by Python.
+func python(t testing.TB, script string) Run {
+	return Run{Argv: []string{needPython(t), "-c", script}, Limits: Limits{Timeout: 60 * time.Second}}
+}
+
 // changes collects what a run changed: a line for each change, in order.
 type changes struct {
 	lines []string

@@ -1,12 +1,17 @@
 package sandboxrun
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"fmt"
+	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -38,7 +43,8 @@ func playRole() {
 	}
 }
 
-// serverRole runs a script that does not end by itself, until it is killed.
+// serverRole runs a script that does not end by itself, and what it leaves running,
+// until it is killed. It says when it begins and when all of that is there.
 func serverRole() int {
 	r, err := New(context.Background(), Config{Disk: os.Getenv("SCRATCH") != "", Scratch: os.Getenv("SCRATCH"), Group: testGroup})
 	if err != nil {
@@ -46,45 +52,64 @@ func serverRole() int {
 	}
 	defer r.Close()
 	fmt.Println("ready")
-	_, _ = r.Run(context.Background(), bash(`:>f; setsid sleep 300 & trap '' TERM; sleep 300`), nil)
+	run := bash(withDaemons(slices.Sorted(maps.Keys(daemons)), `trap '' TERM; sleep 300`))
+	run.Tap = func(_ Stream, p []byte) {
+		if bytes.Contains(p, []byte("up\n")) {
+			fmt.Println("daemons")
+		}
+	}
+	_, _ = r.Run(context.Background(), run, nil)
 	return 1
 }
 
-// reaperRole kills servers at random moments. All that loses its parent by
-// that becomes a child of this process (it is a subreaper), so that waiting
-// until it has none shows that nothing survives.
+// reaperRole kills servers, at random moments of the setup and when all daemons
+// run. All that loses its parent by that becomes a child of this process (it is a
+// subreaper), so that waiting until it has none shows that nothing survives.
 func reaperRole() int {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		fmt.Println("subreaper:", err)
 		return 1
 	}
-	for i := range 40 {
+	longest := time.Duration(0)
+	for i := range 36 {
 		// The setup takes a few milliseconds; its steps are what is of interest.
-		if err := killServerAfter(time.Duration(rand.Int64N(int64(12 * time.Millisecond)))); err != nil {
+		until, d := "ready", time.Duration(rand.Int64N(int64(12*time.Millisecond)))
+		if i%9 == 8 {
+			until, d = "daemons", 0
+		}
+		took, err := killServerAfter(until, d)
+		if err != nil {
 			fmt.Println("run", i, err)
 			return 1
 		}
+		longest = max(longest, took)
 	}
+	fmt.Println("nothing lived longer than", longest)
 	return 0
 }
 
-func killServerAfter(d time.Duration) error {
+// killServerAfter kills a server some time after it has said a word, and tells how
+// long anything of the sandbox lived on.
+func killServerAfter(word string, d time.Duration) (time.Duration, error) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), roleEnv+"=server")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if err := cmd.Start(); err != nil {
-		return err
+		return 0, err
 	}
-	if _, err := out.Read(make([]byte, 6)); err != nil {
-		return err
+	for said := bufio.NewScanner(out); said.Text() != word; {
+		if !said.Scan() {
+			return 0, fmt.Errorf("the server did not say %q: %w", word, io.ErrUnexpectedEOF)
+		}
 	}
 	<-time.After(d)
 	if err := cmd.Process.Kill(); err != nil {
-		return err
+		return 0, err
 	}
+	killed := time.Now()
 	_ = cmd.Wait()
 	gone := make(chan struct{})
 	go func() {
@@ -94,9 +119,9 @@ func killServerAfter(d time.Duration) error {
 	}()
 	select {
 	case <-gone:
-		return nil
-	case <-time.After(20 * time.Second):
-		return fmt.Errorf("killed after %v, and something of the sandbox lives on", d)
+		return time.Since(killed), nil
+	case <-time.After(time.Second):
+		return 0, fmt.Errorf("killed %v after %q, and a second later something of the sandbox lives on", d, word)
 	}
 }
 
@@ -112,9 +137,11 @@ func TestServerIsKilled(t *testing.T) {
 			if disk {
 				cmd.Env = append(cmd.Env, "SCRATCH="+scratch)
 			}
-			if out, err := cmd.CombinedOutput(); err != nil {
+			out, err := cmd.CombinedOutput()
+			if err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
+			t.Logf("%s", out)
 			// A killed server leaves its control group, and on disk its directory;
 			// the next one removes them.
 			r := runnerWith(t, Config{Disk: disk, Scratch: scratch})

@@ -52,7 +52,7 @@ func asUser() int {
 	defer takeBack(group)
 	v2 := handOverV2(group)
 	defer v2.takeBack()
-	cmd.Env = []string{"HOME=" + home, "TMPDIR=" + home, "PATH=/usr/local/bin:/usr/bin:/bin", groupEnv + "=" + group}
+	cmd.Env = []string{"HOME=" + home, "TMPDIR=" + home, "PATH=/usr/local/bin:/usr/bin:/bin", groupEnv + "=" + group, soakEnv + "=" + os.Getenv(soakEnv)}
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Credential: &syscall.Credential{Uid: testUID, Gid: testUID, Groups: []uint32{}},
@@ -67,6 +67,17 @@ func asUser() int {
 	}
 	fmt.Fprintln(os.Stderr, "cannot drop root for the tests:", err)
 	return 1
+}
+
+// soakEnv is set for the full counts.
+const soakEnv = "MCP_VDISK_SOAK"
+
+// rounds is a count: the full one in a soak, a fifth of it by default.
+func rounds(full int) int {
+	if os.Getenv(soakEnv) == "1" {
+		return full
+	}
+	return full / 5
 }
 
 // groupEnv names the groups that root handed over to the tests.

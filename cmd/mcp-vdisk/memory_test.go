@@ -1,7 +1,6 @@
 package main_test
 
 import (
-	"encoding/json"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -18,23 +17,8 @@ import (
 // groups the next one removes.
 func TestMemoryOfScriptsIsLimited(t *testing.T) {
 	state := newState(t)
-	var doctor struct {
-		Sandbox struct{ Limits []sandboxrun.Enforcement }
-	}
-	if err := json.Unmarshal([]byte(must(t, state, "doctor", "--json")), &doctor); err != nil {
-		t.Fatal(err)
-	}
-	limits := doctor.Sandbox.Limits
-	if len(limits) != 2 || limits[0].Resource != "memory" || limits[1].Resource != "pids" {
-		t.Fatalf("doctor says %+v", limits)
-	}
-	for _, l := range limits {
-		if (l.By == sandboxrun.ByRlimit) != (l.Reason != "") {
-			t.Errorf("%+v", l)
-		}
-		if l.By == sandboxrun.ByRlimit {
-			t.Skipf("SKIP no control group limits %s: %s", l.Resource, l.Reason)
-		}
+	if memory := limitedBy(t, state); memory.By == sandboxrun.ByRlimit {
+		t.Skipf("SKIP no control group limits %s: %s", memory.Resource, memory.Reason)
 	}
 	s := serve(t, state)
 	s.hello()

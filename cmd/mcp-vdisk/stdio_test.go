@@ -146,19 +146,19 @@ func TestCancelReachesAScriptThatWaits(t *testing.T) {
 }
 
 // Not in parallel: it measures. Other processes of a busy machine delay a ping
-// as well, so the best of three servers counts; a ping that waits for scripts
-// would take seconds on each of them.
+// as well, so the best of three servers counts, and within a second is at once: a
+// ping that waits for scripts would take several on each of them.
 func TestPingBehindSleepingScripts(t *testing.T) {
 	best := time.Hour
 	for range 3 {
 		worst, median := pingBehindScripts(t, 300)
 		t.Logf("20 pings behind 300 calls of sleeping scripts: median %s, worst %s", median, worst)
-		if best = min(best, worst); best < 100*time.Millisecond {
+		if best = min(best, worst); best < time.Second {
 			break
 		}
 	}
-	if best >= 100*time.Millisecond {
-		t.Errorf("a ping took %s, want less than 100 ms", best)
+	if best >= time.Second {
+		t.Errorf("a ping took %s", best)
 	}
 }
 

@@ -47,6 +47,8 @@ func defects() []defect {
 		{name: "environment of the server", edit: keep, env: []string{"SERVER_SECRET=1"}, fails: []string{"host.proc.environ"}},
 		{name: "inherited descriptor", edit: keep, leak: true, fails: []string{"host.fd.inherited"}},
 		{name: "socket in the workspace", edit: shareWorkspace, fails: []string{"host.net.workspace_socket"}},
+		{name: "keys of the host's users", edit: without("--ro-bind", "/tmp/none", "/proc/keys"), fails: []string{"host.proc.host"}},
+		{name: "command line of the boot", edit: without("--ro-bind", "/tmp/none", "/proc/cmdline"), fails: []string{"host.proc.host"}},
 		{name: "writable proc", edit: without("--remount-ro", "/proc"), fails: []string{"host.proc.readonly"}},
 
 		{name: "host network", edit: without("--unshare-net"), fails: []string{"host.ns.net", "host.net.interfaces", "host.net.host_listener", "host.net.contacts"}},
@@ -60,7 +62,8 @@ func defects() []defect {
 		{name: "writable root", edit: without("--remount-ro", "/"), fails: []string{"host.files.create"}},
 		{name: "writable dev", edit: without("--remount-ro", "/dev"), fails: []string{"host.files.create"}},
 		{name: "tmpfs without a size", edit: withoutSizes, fails: []string{"host.mount.sized", "host.limit.room"}},
-		{name: "no home", edit: chain(without("--perms", "0700", "--size", fmt.Sprint(sandboxrun.DefaultLimits().HomeBytes), "--tmpfs", "/home/user")), fails: []string{"host.files.writable"}},
+		{name: "tmpfs of bubblewrap", edit: sizedTmpfs, fails: []string{"host.limit.tmp_files", "host.limit.shm_files", "host.limit.home_files"}},
+		{name: "no home", edit: chain(without("--bind", "/tmp/r/2", "/home/user")), fails: []string{"host.files.writable"}},
 		{name: "libraries of the host", edit: add("--ro-bind", "/var/lib", "/var/lib"), fails: []string{"host.files.var_lib"}},
 		{name: "sys", edit: add("--ro-bind", "/sys", "/sys"), fails: []string{"host.files.sys"}},
 		{name: "paths in the arguments", edit: keep, told: true, fails: []string{"host.proc.paths"}},
@@ -93,21 +96,36 @@ func add(more ...string) func([]string) []string {
 // without takes words that stand side by side out. It is a mistake of the test
 // if they do not.
 func without(words ...string) func([]string) []string {
-	return func(args []string) []string {
-		for i := range args {
-			if i+len(words) <= len(args) && slices.Equal(args[i:i+len(words)], words) {
-				return slices.Delete(args, i, i+len(words))
-			}
-		}
-		panic(fmt.Sprintf("%q are not in %q", words, args))
-	}
+	return func(args []string) []string { return replace(args, words) }
 }
 
+// rooms are what the stage makes for a script besides the workspace.
+var rooms = map[string]string{"/tmp/r/0": "/dev/shm", "/tmp/r/1": "/tmp", "/tmp/r/2": "/home/user"}
+
+// withoutSizes has bubblewrap make a tmpfs for each of them, of any size.
 func withoutSizes(args []string) []string {
-	for i := slices.Index(args, "--size"); i >= 0; i = slices.Index(args, "--size") {
-		args = slices.Delete(args, i, i+2)
+	for room, path := range rooms {
+		args = replace(args, []string{"--bind", room, path}, "--tmpfs", path)
 	}
 	return args
+}
+
+// sizedTmpfs does the same with a size in bytes.
+func sizedTmpfs(args []string) []string {
+	for room, path := range rooms {
+		args = replace(args, []string{"--bind", room, path}, "--size", "1048576", "--tmpfs", path)
+	}
+	return args
+}
+
+// replace puts words in the place of others, see without.
+func replace(args, words []string, by ...string) []string {
+	for i := range args {
+		if i+len(words) <= len(args) && slices.Equal(args[i:i+len(words)], words) {
+			return slices.Replace(args, i, i+len(words), by...)
+		}
+	}
+	panic(fmt.Sprintf("%q are not in %q", words, args))
 }
 
 // unfiltered takes the system call filter out, where there is one.

@@ -8,8 +8,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 
+	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
 	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun/prober"
 )
 
@@ -88,19 +90,28 @@ func digits() string {
 // makeDirs makes the directories of a round.
 func (h *host) makeDirs() (err error) {
 	for _, parent := range []string{"/var/tmp", "/dev/shm", ""} {
-		if h.dir, err = os.MkdirTemp(parent, "mcp-vdisk-conform-"); err == nil {
+		if h.dir, err = h.makeDir(parent); err == nil {
 			break
 		}
 	}
 	if err != nil {
 		return err
 	}
-	if h.tmp, err = os.MkdirTemp("/tmp", "mcp-vdisk-conform-"); err != nil {
+	if h.tmp, err = h.makeDir("/tmp"); err != nil {
 		return err
 	}
 	h.lower, h.victim = filepath.Join(h.dir, "workspace"), filepath.Join(h.dir, "victim")
 	h.canary = filepath.Join(h.tmp, "canary")
 	return errors.Join(os.Chmod(h.tmp, 0o755), os.Mkdir(h.lower, 0o755), os.Mkdir(h.victim, 0o777))
+}
+
+// makeDir makes a directory that close removes, else the next round of this user.
+func (h *host) makeDir(parent string) (string, error) {
+	dir, drop, err := sandboxrun.TempDir(parent, "mcp-vdisk-conform-")
+	if err == nil {
+		h.closers = append(h.closers, func() { _ = drop() })
+	}
+	return dir, err
 }
 
 // listen opens the three doors of the host and counts who comes.
@@ -132,13 +143,8 @@ func (h *host) listen() error {
 
 // close removes all of it.
 func (h *host) close() {
-	for _, f := range h.closers {
+	for _, f := range slices.Backward(h.closers) {
 		f()
-	}
-	for _, dir := range []string{h.dir, h.tmp} {
-		if dir != "" {
-			os.RemoveAll(dir)
-		}
 	}
 }
 

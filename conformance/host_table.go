@@ -38,11 +38,12 @@ func hostRules() []hostRule {
 		inside("ns.setns", refused, "setns"),
 
 		inside("proc.pids", atMost(6), "processes in sight"),
-		inside("proc.environ", nothing(), "variables beyond the five that a script is given, in its own environment and in every /proc/PID/environ"),
+		inside("proc.environ", nothing(), "variables beyond PATH, HOME, TMPDIR, LANG and PWD, which every run has, in its own environment and in every /proc/PID/environ"),
 		inside("proc.paths", nothing(), "command lines and mount tables in which a path of the host shows"),
 		inside("proc.core_pattern", is("EROFS", "EACCES", "EPERM", "ENOENT"), "open /proc/sys/kernel/core_pattern for writing"),
 		inside("proc.sys", nothing(), "files of /proc/sys that can be opened for writing"),
 		inside("proc.kernel", nothing(), "sysrq-trigger, kcore, kmsg, mem and the like that can be opened"),
+		inside("proc.host", nothing(), "files of /proc that tell of the host and of no namespace and can be read: the keys of the host's users, the boot's command line, swaps, disks"),
 		inside("proc.exe", is("EACCES", "EROFS", "EPERM", "ENOENT"), "open /proc/1/exe for writing (CVE-2019-5736)"),
 		inside("proc.readonly", is("EROFS"), "open /proc/self/oom_score_adj for writing: /proc is read-only"),
 
@@ -181,7 +182,9 @@ func outsideRules(l sandboxrun.Limits) []hostRule {
 		outside("limit.memory_file", memoryWant, "the same by a file in memory (memfd)", memory(prober.InFile, 256, 1)),
 		outside("limit.room", nothing().orWeakOn(watched, softOnDisk), "places that take more than their size: /tmp, /dev/shm, $HOME, /workspace", room),
 		outside("limit.files", between(1, crowdLimit+crowdSpare, "ENOSPC").orWeakOn(watched, softOnDisk), "files that can be made in /workspace with a limit of 128", files),
-		outside("limit.tmp_files", between(1, crowdLimit+crowdSpare, "ENOSPC").orWeak("the tmpfs of bubblewrap limit bytes, not files; an empty file costs the host about 1 KB"), "files that can be made in /tmp", crowd("/tmp")),
+		outside("limit.tmp_files", between(1, crowdLimit+crowdSpare, "ENOSPC"), "files that can be made in /tmp with a limit of 128", crowd("/tmp")),
+		outside("limit.shm_files", between(1, crowdLimit+crowdSpare, "ENOSPC"), "the same in /dev/shm", crowd("/dev/shm")),
+		outside("limit.home_files", between(1, crowdLimit+crowdSpare, "ENOSPC"), "the same in $HOME", crowd("/home/user")),
 		outside("limit.written", is("disk_limit"), "outcome of a script that writes many files past the limit", written),
 
 		outside("end.timeout", is("timed_out, 0 left"), "a script that sleeps", ends(`sleep $0`)),
@@ -218,7 +221,7 @@ func outsideRules(l sandboxrun.Limits) []hostRule {
 // controlled are the probes that must fail in the naive sandbox. They stand for
 // the kinds of what is tried.
 var controlled = []string{
-	"proc.environ", "proc.core_pattern", "files.shadow", "files.create", "call.keyctl", "net.socket_vsock",
+	"proc.environ", "proc.host", "proc.core_pattern", "files.shadow", "files.create", "call.keyctl", "net.socket_vsock",
 	"files.canary", "fd.inherited", "net.host_listener", "net.socket_unix",
 }
 

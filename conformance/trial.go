@@ -274,9 +274,9 @@ func (t *trial) within(yes func() bool) bool {
 
 // tempDir makes a directory of the host that sandboxes may be able to read.
 func (t *trial) tempDir() string {
-	dir, err := os.MkdirTemp("", "conformance-")
+	dir, drop, err := sandboxrun.TempDir("", "mcp-vdisk-conformance-")
 	t.must(err)
-	t.cleanup = append(t.cleanup, func() { _ = os.RemoveAll(dir) })
+	t.cleanup = append(t.cleanup, func() { _ = drop() })
 	t.must(os.Chmod(dir, 0o755))
 	return dir
 }

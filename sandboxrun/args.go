@@ -34,6 +34,9 @@ type view struct {
 	firstData int      // descriptor of data[0]; the others follow
 	filter    int      // descriptor of the system call filter
 	root      []string // arguments that show the programs of the host
+	rooms     []string // where the stage made places; nil = bwrap makes a tmpfs each
+	none      string   // a file that nobody can read
+	masked    []string // files of /proc in whose place it stands
 }
 
 // isolation are the options that make the sandbox one: every namespace by
@@ -68,9 +71,16 @@ func bwrapArgs(r Run, l Limits, v view) []string {
 		a = append(a, "--perms", fmt.Sprintf("%04o", mode), "--ro-bind-data", strconv.Itoa(v.firstData+i), d.Path)
 	}
 	a = append(a, "--proc", "/proc", "--dev", "/dev")
-	a = appendTmpfs(a, "1777", l.ShmBytes, "/dev/shm")
-	a = appendTmpfs(a, "1777", l.TmpBytes, "/tmp")
-	a = appendTmpfs(a, "0700", l.HomeBytes, "/home/user")
+	for _, file := range v.masked {
+		a = append(a, "--ro-bind", v.none, file)
+	}
+	for i, p := range places(l) {
+		if v.rooms == nil {
+			a = appendTmpfs(a, fmt.Sprintf("%04o", p.perms), p.bytes, p.path)
+			continue
+		}
+		a = append(a, "--bind", v.rooms[i], p.path)
+	}
 	for i, b := range r.Binds {
 		a = append(a, "--ro-bind", v.binds[i], b.Target)
 	}
@@ -84,6 +94,37 @@ func bwrapArgs(r Run, l Limits, v view) []string {
 	}
 	return append(a, "--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/workspace",
 		"--seccomp", strconv.Itoa(v.filter))
+}
+
+// place is a directory of limited size that a script has besides the workspace.
+type place struct {
+	path         string
+	perms        uint32
+	bytes, files int64
+}
+
+func places(l Limits) []place {
+	return []place{
+		{"/dev/shm", 0o1777, l.ShmBytes, l.WriteFiles},
+		{"/tmp", 0o1777, l.TmpBytes, l.WriteFiles},
+		{"/home/user", 0o700, l.HomeBytes, l.WriteFiles},
+	}
+}
+
+// ofHost are the files of /proc that are no matter of a namespace and tell of the
+// host's users and disks, or what it was booted with, which may be a secret: the
+// keys of the user who runs the server, by name, are in two of them.
+var ofHost = []string{"cmdline", "diskstats", "key-users", "keys", "partitions", "swaps"}
+
+// hostSecrets returns those that the kernel has, given its /proc.
+func hostSecrets(proc string) []string {
+	var files []string
+	for _, name := range ofHost {
+		if _, err := os.Lstat(path.Join(proc, name)); err == nil {
+			files = append(files, "/proc/"+name)
+		}
+	}
+	return files
 }
 
 func appendTmpfs(a []string, perms string, size int64, dest string) []string {

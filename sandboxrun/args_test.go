@@ -12,14 +12,16 @@ import (
 func TestBwrapArgs(t *testing.T) {
 	run := Run{Env: []string{"A=b=c"}, Binds: []Bind{{"/host/layer", "/opt/mcp/layers/1"}}}
 	l := Limits{TmpBytes: 1, ShmBytes: 2, HomeBytes: 3, WriteBytes: 4}
-	v := view{workspace: "/tmp/merged", binds: []string{"/tmp/b/0"}, data: []Data{{Path: "/run/vdisk/s"}}, firstData: 7, filter: 6, root: []string{"--ro-bind", "/usr", "/usr"}}
+	v := view{workspace: "/tmp/merged", binds: []string{"/tmp/b/0"}, data: []Data{{Path: "/run/vdisk/s"}}, firstData: 7, filter: 6, root: []string{"--ro-bind", "/usr", "/usr"},
+		rooms: []string{"/tmp/r/0", "/tmp/r/1", "/tmp/r/2"}, none: "/tmp/none", masked: []string{"/proc/keys", "/proc/cmdline"}}
 	got := strings.Join(bwrapArgs(run, l, v), " ")
 	want := "--unshare-user --unshare-ipc --unshare-pid --unshare-net --unshare-uts --unshare-cgroup" +
 		" --disable-userns --assert-userns-disabled --uid 1000 --gid 1000 --hostname sandbox" +
 		" --die-with-parent --new-session --cap-drop ALL --clearenv" +
 		" --setenv PATH /usr/local/bin:/usr/bin:/bin --setenv HOME /home/user --setenv TMPDIR /tmp --setenv LANG C.UTF-8 --setenv A b=c" +
 		" --perms 0755 --size 1048576 --tmpfs / --ro-bind /usr /usr --perms 0444 --ro-bind-data 7 /run/vdisk/s" +
-		" --proc /proc --dev /dev --perms 1777 --size 2 --tmpfs /dev/shm --perms 1777 --size 1 --tmpfs /tmp --perms 0700 --size 3 --tmpfs /home/user" +
+		" --proc /proc --dev /dev --ro-bind /tmp/none /proc/keys --ro-bind /tmp/none /proc/cmdline" +
+		" --bind /tmp/r/0 /dev/shm --bind /tmp/r/1 /tmp --bind /tmp/r/2 /home/user" +
 		" --ro-bind /tmp/b/0 /opt/mcp/layers/1 --bind /tmp/merged /workspace" +
 		" --remount-ro /proc --remount-ro /dev --remount-ro / --chdir /workspace --seccomp 6"
 	if got != want {
@@ -29,6 +31,12 @@ func TestBwrapArgs(t *testing.T) {
 	got, want = strings.Join(bwrapArgs(run, l, v), " "), strings.Replace(want, "--bind /tmp/merged", "--ro-bind /tmp/merged", 1)
 	if got != want {
 		t.Errorf("read-only: got\n%s\nwant\n%s", got, want)
+	}
+	v.rooms = nil // without a stage
+	rooms := " --perms 1777 --size 2 --tmpfs /dev/shm --perms 1777 --size 1 --tmpfs /tmp --perms 0700 --size 3 --tmpfs /home/user"
+	got, want = strings.Join(bwrapArgs(run, l, v), " "), strings.Replace(want, " --bind /tmp/r/0 /dev/shm --bind /tmp/r/1 /tmp --bind /tmp/r/2 /home/user", rooms, 1)
+	if got != want {
+		t.Errorf("bare: got\n%s\nwant\n%s", got, want)
 	}
 }
 

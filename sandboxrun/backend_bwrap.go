@@ -79,7 +79,7 @@ func (b *bwrapBackend) Create(ctx context.Context, s Spec) (Handle, error) {
 	}
 	w := &workspace{backend: b, id: "bwrap-" + rand.Text(), spec: s, drop: func() error { return nil }, turn: make(chan struct{}, 1)}
 	if !s.ReadOnly {
-		dir, drop, err := makeScratch(b.r.cfg.Scratch)
+		dir, drop, err := makeLocked(b.r.cfg.Scratch, scratchPrefix)
 		if err != nil {
 			return nil, setupFailed("the scratch directory cannot be used: "+errnoText(err), "", "")
 		}

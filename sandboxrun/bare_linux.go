@@ -43,7 +43,7 @@ func (r *Runner) Bare(ctx context.Context, run Run) (cmd *exec.Cmd, release func
 		}
 	}
 	data := append(etcData(), run.Data...)
-	v := view{workspace: run.Lower, data: data, filter: bwrapArgsFD + 1, firstData: bwrapArgsFD + 2, root: hostRoot("/")}
+	v := view{workspace: run.Lower, data: data, filter: bwrapArgsFD + 1, firstData: bwrapArgsFD + 2, root: hostRoot("/"), none: os.DevNull, masked: hostSecrets("/proc")}
 	for _, bind := range run.Binds {
 		v.binds = append(v.binds, bind.Source)
 	}

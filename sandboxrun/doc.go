@@ -16,10 +16,11 @@
 //
 // Besides /workspace: the /usr of the host, read-only; empty /tmp, /dev/shm and
 // /home/user of limited size; a network of its own with nothing in it but
-// 127.0.0.1; uid and gid 1000, no capabilities, no way to more; an environment
-// of five variables; processes, ids, host name and System V objects of its own.
+// 127.0.0.1; uid and gid 1000, no capabilities, no way to more; PATH, HOME,
+// TMPDIR and LANG for an environment, and what the Run adds; processes, ids, host name and System V objects of its own.
 // It has nothing else of the host: no other file, no socket, no variable, no
-// process. The full list of options is in bwrapArgs, and TestBwrapArgs keeps it.
+// process. Files of /proc that tell of the host's users, disks and boot are hidden.
+// The full list of options is in bwrapArgs, and TestBwrapArgs keeps it.
 //
 // # System calls
 //
@@ -77,7 +78,8 @@
 // all descriptors of the run by the one socket that it was started with. Then it
 //
 //  1. opens what the host gives, makes its mounts private, and mounts a tmpfs
-//     of the size of what the script may write;
+//     of the size of what the script may write, and one for each of /tmp,
+//     /dev/shm and /home/user: those of bubblewrap limit bytes, not files;
 //  2. mounts an overlay: the workspace below, the tmpfs on top (userxattr, or
 //     directories that are replaced would break; volatile, since nothing of it
 //     outlives the run). The lower directory is "." and the upper one is in
@@ -112,18 +114,18 @@
 // start a run than by its orders. It holds its socket and a memory file for its own
 // last words; what this process has inherited is closed in it. It has served no run
 // before, belongs to no group of one, and is of no use afterwards. A stage that died
-// meanwhile is replaced, also when it dies with its orders in hand: before its
-// first word nothing was done, and the script's input is not touched.
+// meanwhile is replaced, also when it dies with its orders in hand, and so is one that
+// has not said within a second that it has them (somebody stopped it): until then
+// nothing was done, and the script's input is not touched.
 //
 // Its mount namespace is a copy of this process's, made when it was started. So
 // that a run sees the file systems as they are, a stage is given up when anything
 // was mounted or unmounted here since (the kernel notes that on mountinfo, which is
 // one poll(2) a run). Directories and files need no such care: paths are opened when
-// the run comes. Where mounts propagate, as they do by default with systemd, what
-// the host unmounts meanwhile goes in the waiting stage, too; where not, it stays
-// busy for that minute at most.
+// the run comes. And it ends as soon as that happens, since where mounts do not
+// propagate it would keep busy what the host unmounts.
 //
-// It takes about 6 MB of resident memory, five of which are pages of the program
+// It takes about 10 MB of resident memory, nine of which are pages of the program
 // that it has in common with this process.
 //
 // # Control groups
@@ -190,6 +192,6 @@
 //     (EOVERFLOW).
 //   - bubblewrap says 128 + n both for a death by signal n and for an exit
 //     code of that value. It is reported as the signal.
-//   - The tmpfs at /tmp, /dev/shm and /home/user limit bytes, not files; the
-//     kernel's memory for their names counts in the group.
+//   - The kernel's memory for the names of files, 1.4 KB each, is not part of the
+//     size of a tmpfs: it counts in the group, and is bounded by the number of files.
 package sandboxrun

@@ -13,6 +13,9 @@ var (
 	// ErrRoot: the process runs as uid 0. Nothing is run then: a user
 	// namespace does not keep host root out of /proc/sys.
 	ErrRoot = errors.New("scripts are never run as root")
+	// ErrCutOff: the sandbox was killed from outside, or did not end, after the
+	// command was started. What it had done so far is lost.
+	ErrCutOff = errors.New("the sandbox was ended from outside while the script ran")
 	// ErrStream: the description of the changes was malformed or incomplete;
 	// none of them may be used.
 	ErrStream = errors.New("malformed change stream")

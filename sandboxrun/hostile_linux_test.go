@@ -222,7 +222,7 @@ func fileBombs(t *testing.T) []hostile {
 		{"names in /tmp", names("/tmp", file), tiny(), MemoryLimit, true},
 		{"names in /dev/shm", names("/dev/shm", file), tiny(), MemoryLimit, true},
 		{"names in the home directory", names("/home/user", file), tiny(), MemoryLimit, true},
-		{"hard links", names("/tmp", `os.path.exists("/tmp/f") or open("/tmp/f", "w"); os.link("/tmp/f", name)`), tiny(), MemoryLimit, true},
+		{"hard links", names("/tmp", `os.path.exists("/tmp/f") or open("/tmp/f", "w"); os.link("/tmp/f", name)`), tiny(), DiskLimit, false},
 		{"attributes", python(t, `
 import os
 open("f", "w").close()

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -297,4 +298,49 @@ func cancelAt(t *testing.T, r *Runner, lower string, m moment) (where string) {
 		return "over"
 	}
 	return place
+}
+
+// TestTempDir: what a killed process left is removed, and nothing else: no directory
+// that is in use, of another name or of another kind, and nothing behind a link.
+func TestTempDir(t *testing.T) {
+	parent, elsewhere := t.TempDir(), t.TempDir()
+	must(t, os.WriteFile(filepath.Join(elsewhere, "f"), nil, 0o600))
+	used, drop, err := TempDir(parent, "ours-")
+	must(t, err)
+	for _, dir := range []string{"ours-left/a/b", "other-left", "ours-shut/a"} {
+		must(t, os.MkdirAll(filepath.Join(parent, dir), 0o700))
+	}
+	must(t, os.Symlink(elsewhere, filepath.Join(parent, "ours-left/a/link")))
+	must(t, os.Symlink(elsewhere, filepath.Join(parent, "ours-link")))
+	must(t, os.WriteFile(filepath.Join(parent, "ours-file"), nil, 0o600))
+	must(t, os.Chmod(filepath.Join(parent, "ours-shut/a"), 0))
+	next, dropNext, err := TempDir(parent, "ours-")
+	must(t, err)
+	want := []string{filepath.Base(used), filepath.Base(next), "other-left", "ours-file", "ours-link"}
+	slices.Sort(want)
+	if got := namesIn(t, parent); !slices.Equal(got, want) {
+		t.Errorf("there are %q, want %q", got, want)
+	}
+	if got := namesIn(t, elsewhere); !slices.Equal(got, []string{"f"}) {
+		t.Errorf("behind the link there are %q", got)
+	}
+	must(t, drop())
+	must(t, dropNext())
+	if got := namesIn(t, parent); len(got) != 3 {
+		t.Errorf("afterwards there are %q", got)
+	}
+	if _, _, err := TempDir(filepath.Join(parent, "none"), "ours-"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("in a directory that is not there: %v", err)
+	}
+}
+
+func namesIn(t *testing.T, dir string) []string {
+	t.Helper()
+	list, err := os.ReadDir(dir)
+	must(t, err)
+	var names []string
+	for _, e := range list {
+		names = append(names, e.Name())
+	}
+	return names
 }

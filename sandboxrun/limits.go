@@ -12,7 +12,8 @@ type Limits struct {
 	// counts the whole file.
 	WriteBytes, WriteFiles int64
 	// TmpBytes, ShmBytes and HomeBytes are the sizes of /tmp, /dev/shm and
-	// $HOME, which are empty at the start and vanish at the end.
+	// $HOME, which are empty at the start and vanish at the end. Each takes as
+	// many files and directories as WriteFiles says.
 	TmpBytes, ShmBytes, HomeBytes int64
 	// MemoryBytes is what the processes of the script may use together, besides
 	// what they write to files in memory (Runner.Memory): the two have one limit,

@@ -12,6 +12,7 @@ type spec struct {
 	Disk    string   // directory for upper and work; "" = the tmpfs
 	Bytes   uint64   // size of the tmpfs, or the watched limit on disk
 	Inodes  uint64   // inodes of the tmpfs, or the watched limit on disk
+	Rooms   []room   // the places of a script besides the workspace
 	Binds   []string // sources, offered to bwrap as bindDir/0, bindDir/1, …
 	Bwrap   string   // "" = only set the stage up and test the overlay
 	Command []string // argument list of bwrap; its options are in a memfd
@@ -23,6 +24,9 @@ type spec struct {
 	Trace   bool // say when the steps are done
 }
 
+// room is a tmpfs that the stage makes at roomDir/0, roomDir/1, … for bwrap to bind.
+type room struct{ perms, bytes, inodes uint64 }
+
 type rlimit struct {
 	resource int
 	value    uint64
@@ -33,6 +37,12 @@ func (s spec) marshal() []byte {
 	b = appendString(b, s.Disk)
 	b = binary.AppendUvarint(b, s.Bytes)
 	b = binary.AppendUvarint(b, s.Inodes)
+	b = binary.AppendUvarint(b, uint64(len(s.Rooms)))
+	for _, r := range s.Rooms {
+		for _, n := range []uint64{r.perms, r.bytes, r.inodes} {
+			b = binary.AppendUvarint(b, n)
+		}
+	}
 	b = appendStrings(b, s.Binds)
 	b = appendString(b, s.Bwrap)
 	b = appendStrings(b, s.Command)
@@ -49,7 +59,12 @@ func (s spec) marshal() []byte {
 
 func parseSpec(b []byte) (spec, error) {
 	p := payloadReader{rest: b}
-	s := spec{Lower: p.string(), Disk: p.string(), Bytes: p.uint(), Inodes: p.uint(), Binds: p.strings(), Bwrap: p.string(), Command: p.strings()}
+	s := spec{Lower: p.string(), Disk: p.string(), Bytes: p.uint(), Inodes: p.uint()}
+	s.Rooms = make([]room, p.count())
+	for i := range s.Rooms {
+		s.Rooms[i] = room{p.uint(), p.uint(), p.uint()}
+	}
+	s.Binds, s.Bwrap, s.Command = p.strings(), p.string(), p.strings()
 	s.Data, s.Tasks, s.Group = int(p.uint()), int(p.uint()), p.bool()
 	s.Rlimits = make([]rlimit, p.count())
 	for i := range s.Rlimits {

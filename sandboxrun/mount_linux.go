@@ -14,6 +14,8 @@ const (
 	stageDir  = "/tmp"
 	diskDir   = "/tmp/disk"
 	bindDir   = "/tmp/b"
+	roomDir   = "/tmp/r"
+	nonePath  = "/tmp/none"
 	emptyDir  = "/tmp/empty"
 	mergedDir = "/tmp/merged"
 )
@@ -33,6 +35,9 @@ func (s *stageRun) mount() error {
 		return err
 	}
 	if err := s.mountTmpfs(); err != nil {
+		return err
+	}
+	if err := s.mountRooms(); err != nil {
 		return err
 	}
 	base, err := s.bindSources(sources)
@@ -73,13 +78,37 @@ func (s *stageRun) openSources() (sources, error) {
 }
 
 func (s *stageRun) mountTmpfs() error {
-	size, inodes := s.spec.Bytes, s.spec.Inodes+spareInodes+uint64(len(s.spec.Binds))
+	size, inodes := s.spec.Bytes, s.spec.Inodes+spareInodes+uint64(len(s.spec.Binds)+len(s.spec.Rooms))
 	if s.spec.Disk != "" {
 		size, inodes = smallTmpfs, 4096
 	}
 	data := fmt.Sprintf("size=%d,nr_inodes=%d,mode=0700", size, inodes)
 	if err := unix.Mount("tmpfs", stageDir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, data); err != nil {
 		return fail(stepTmpfs, err)
+	}
+	return nil
+}
+
+// mountRooms makes what bubblewrap shows as /tmp and the like, which its own tmpfs
+// cannot be: it limits bytes and not files. And it makes the file that stands for
+// those that a script may not read.
+func (s *stageRun) mountRooms() error {
+	if len(s.spec.Rooms) == 0 {
+		return nil
+	}
+	if err := errors.Join(unix.Mknod(nonePath, unix.S_IFREG, 0), unix.Mkdir(roomDir, 0o700)); err != nil {
+		return fail(stepTmpfs, err)
+	}
+	for i, r := range s.spec.Rooms {
+		path := roomDir + "/" + strconv.Itoa(i)
+		if err := unix.Mkdir(path, 0o700); err != nil {
+			return fail(stepTmpfs, err)
+		}
+		// The directory itself takes one of the inodes.
+		data := fmt.Sprintf("size=%d,nr_inodes=%d,mode=%04o", r.bytes, r.inodes+1, r.perms)
+		if err := unix.Mount("tmpfs", path, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, data); err != nil {
+			return fail(stepTmpfs, err)
+		}
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 )
 
@@ -56,4 +57,14 @@ func sweepGroups(groups) {}
 
 func sweepScratch(string) error { return nil }
 
-func makeScratch(string) (dir string, drop func() error, err error) { return "", nil, noLinux() }
+const scratchPrefix = "run-"
+
+func makeLocked(string, string) (dir string, drop func() error, err error) { return "", nil, noLinux() }
+
+// TempDir makes a directory in parent, or in os.TempDir if that is empty, whose
+// name begins with prefix, for this user only. drop removes it with all that is in
+// it. What killed processes left stays on this system.
+func TempDir(parent, prefix string) (dir string, drop func() error, err error) {
+	dir, err = os.MkdirTemp(parent, prefix)
+	return dir, func() error { return os.RemoveAll(dir) }, err
+}

@@ -2,6 +2,7 @@ package sandboxrun
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,9 @@ import (
 // Signaled. Otherwise it is, and nothing may be kept of what each was given:
 //   - a *SetupError: ErrSetup or ErrUnavailable;
 //   - ErrRoot;
+//   - ErrCutOff, wrapped: the command was started and did not get to its end. The
+//     Result has its output and, as a Signaled: SIGKILL, or what it was being
+//     killed for, its outcome; each was not called;
 //   - what each returned, wrapped;
 //   - context.Cause(ctx), wrapped, when ctx ended;
 //   - an error of Run.Stdin, wrapped;
@@ -77,27 +81,32 @@ func (r *Runner) once(ctx context.Context, b *bwrap, run Run, each func(Change) 
 }
 
 // in runs the script in a group; nil is none. A stage that waited may have died
-// before it did anything (the kernel kills one when memory runs out), which is
-// nothing that a run need know of: it gets a new one.
+// before it did anything (the kernel kills one when memory runs out), or been
+// stopped, which is nothing that a run need know of: it gets a new one.
 func (r *Runner) in(ctx context.Context, g *group, b *bwrap, run Run, each func(Change) error) (Result, error) {
 	stage, waited, err := r.stages.take()
 	if err != nil {
 		return Result{Outcome: SetupFailed, ExitCode: -1}, diagnoseStart(err, readFacts("/"))
 	}
-	res, unheard, err := r.on(ctx, stage, g, b, run, each)
+	word := setupTime
+	if waited {
+		word = wordTime
+	}
+	res, unheard, err := r.on(ctx, stage, word, g, b, run, each)
 	if !waited || !unheard {
 		return res, err
 	}
 	if stage, err = startStage(r.cfg.Self); err != nil {
 		return res, diagnoseStart(err, readFacts("/"))
 	}
-	res, _, err = r.on(ctx, stage, g, b, run, each)
+	res, _, err = r.on(ctx, stage, setupTime, g, b, run, each)
 	return res, err
 }
 
-// on runs the script on a stage, which it closes. unheard tells that the stage
-// ended by itself and without a word, so that nothing was done.
-func (r *Runner) on(ctx context.Context, stage *stageProcess, g *group, b *bwrap, run Run, each func(Change) error) (res Result, unheard bool, err error) {
+// on runs the script on a stage, which it closes, and which has as long as word to
+// say that it has its orders. unheard tells that the stage did not get further, so
+// that nothing was done.
+func (r *Runner) on(ctx context.Context, stage *stageProcess, word time.Duration, g *group, b *bwrap, run Run, each func(Change) error) (res Result, unheard bool, err error) {
 	l := run.Limits.Filled()
 	none := Result{Outcome: SetupFailed, ExitCode: -1}
 	disk, drop, err := r.scratch()
@@ -112,7 +121,11 @@ func (r *Runner) on(ctx context.Context, stage *stageProcess, g *group, b *bwrap
 		Bwrap: b.path, Command: append([]string{"bwrap", "--args", fmt.Sprint(bwrapArgsFD), "--"}, run.Argv...),
 		Data: len(data), Rlimits: rlimits(l, g.limitsMemory()), Diff: each != nil,
 	}
-	v := view{workspace: mergedDir, data: data, firstData: bwrapDataFD, filter: bwrapFilterFD, root: hostRoot("/")}
+	v := view{workspace: mergedDir, data: data, firstData: bwrapDataFD, filter: bwrapFilterFD, root: hostRoot("/"), none: nonePath, masked: hostSecrets("/proc")}
+	for i, p := range places(l) {
+		sp.Rooms = append(sp.Rooms, room{uint64(p.perms), uint64(p.bytes), uint64(p.files)})
+		v.rooms = append(v.rooms, fmt.Sprintf("%s/%d", roomDir, i))
+	}
 	for i, bind := range run.Binds {
 		sp.Binds = append(sp.Binds, bind.Source)
 		v.binds = append(v.binds, fmt.Sprintf("%s/%d", bindDir, i))
@@ -123,7 +136,7 @@ func (r *Runner) on(ctx context.Context, stage *stageProcess, g *group, b *bwrap
 	if err != nil {
 		return none, stage.err == nil, diagnoseStart(err, readFacts("/"))
 	}
-	res, err = s.run(ctx, run, l, each)
+	res, err = s.run(ctx, word, run, l, each)
 	if s.hasStarted() {
 		r.stages.leave()
 	}
@@ -153,11 +166,11 @@ func rlimits(l Limits, memory bool) []rlimit {
 }
 
 // run follows the session to its end.
-func (s *session) run(ctx context.Context, run Run, l Limits, each func(Change) error) (Result, error) {
+func (s *session) run(ctx context.Context, word time.Duration, run Run, l Limits, each func(Change) error) (Result, error) {
 	supervised := make(chan struct{})
 	go func() {
 		defer close(supervised)
-		s.supervise(ctx, l.Timeout)
+		s.supervise(ctx, word, l.Timeout)
 	}()
 	ended := false
 	defer func() {
@@ -192,7 +205,11 @@ func (s *session) run(ctx context.Context, run Run, l Limits, each func(Change) 
 			res.Outcome = MemoryLimit // not even the sandbox fitted
 			return res, nil
 		}
-		return res, s.explain(err, crash)
+		err = s.explain(err, crash)
+		if errors.Is(err, ErrCutOff) {
+			s.cutOff(&res)
+		}
+		return res, err
 	}
 	if !g.Execed && !g.Killed && !g.Crashed && !oom {
 		text := string(res.Stderr.Text)
@@ -218,8 +235,10 @@ func (s *session) follow(each func(Change) error) (g gone, e end, err error) {
 		if err != nil {
 			return g, e, err
 		}
-		s.heard = true
+		s.heard = s.heard || kind != frameTaken
 		switch kind {
+		case frameTaken:
+			s.take.Do(func() { close(s.taken) })
 		case frameMark:
 			m, at, err := parseMark(payload)
 			if err != nil {
@@ -227,7 +246,10 @@ func (s *session) follow(each func(Change) error) (g gone, e end, err error) {
 			}
 			s.mark(m, func() time.Time { return fromMonotonic(at) })
 		case frameReleased:
-			s.release.Do(func() { close(s.released) })
+			s.release.Do(func() {
+				s.letGo = time.Now()
+				close(s.released)
+			})
 		case frameGone:
 			if g, err = parseGone(payload); err != nil {
 				return g, e, err
@@ -276,17 +298,26 @@ func (s *session) explain(err error, crash string) error {
 		return fmt.Errorf("sandboxrun: %w", err)
 	case errors.As(err, &setup):
 		return err
+	case s.hasStarted() && !s.hasGone():
+		return fmt.Errorf("sandboxrun: %w (%s): %s", ErrCutOff, cmp.Or(string(s.why()), "nobody asked for it"), cmp.Or(crash, err.Error()))
 	case s.stuck:
 		return setupFailed("the sandbox did not start or did not end in time", "look for processes that hang in the kernel (state D)", crash)
 	case errors.As(err, &fl):
 		return diagnoseStep(fl, readFacts("/"))
 	}
-	select {
-	case <-s.gone:
-	default:
+	if !s.hasGone() {
 		return setupFailed("the stage of the sandbox ended without a report", "if memory ran out, free some and try again", crash)
 	}
 	return fmt.Errorf("sandboxrun: %w", err)
+}
+
+// cutOff is the outcome of a command whose end nobody saw: that for which it was
+// being killed, else that it was killed.
+func (s *session) cutOff(res *Result) {
+	res.Duration = time.Since(s.letGo)
+	if res.Outcome = s.why(); res.Outcome == "" || res.Outcome == SetupFailed {
+		res.Outcome, res.Signal, res.ExitCode = Signaled, "SIGKILL", 128+int(syscall.SIGKILL)
+	}
 }
 
 // settle decides the outcome. The flood of output is judged by the count, so
@@ -337,6 +368,16 @@ func (s *session) settleCode(res *Result, code int, full bool) {
 func (s *session) hasStarted() bool {
 	select {
 	case <-s.released:
+		return true
+	default:
+		return false
+	}
+}
+
+// hasGone tells whether the stage has said how the command ended.
+func (s *session) hasGone() bool {
+	select {
+	case <-s.gone:
 		return true
 	default:
 		return false

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,17 +19,41 @@ func (r *Runner) scratch() (dir string, drop func(), err error) {
 	if !r.onDisk() {
 		return "", func() {}, nil
 	}
-	dir, remove, err := makeScratch(r.cfg.Scratch)
+	dir, remove, err := makeLocked(r.cfg.Scratch, scratchPrefix)
 	return dir, func() { _ = remove() }, err
 }
 
-// makeScratch makes a directory in the scratch directory. drop removes it, and
-// may be called again if it could not. Until then the directory is locked, so
-// that no other process with the same scratch directory takes it for one that
-// was left.
-func makeScratch(base string) (dir string, drop func() error, err error) {
+// TempDir makes a directory in parent, or in os.TempDir if that is empty, whose
+// name begins with prefix, for this user only. It is locked (flock) until drop
+// removes it with all that is in it, or this process ends.
+//
+// First it removes the directories of that prefix that belong to this user and
+// that no process holds: those of processes that were killed. It follows no link,
+// and whatever it cannot remove it leaves.
+func TempDir(parent, prefix string) (dir string, drop func() error, err error) {
+	if parent == "" {
+		parent = os.TempDir()
+	}
+	list, _ := os.ReadDir(parent) // one may make a directory where one may not list
+	for _, e := range list {
+		if info, err := e.Info(); err == nil && e.IsDir() && strings.HasPrefix(e.Name(), prefix) && isOurs(info) {
+			_ = sweepRun(filepath.Join(parent, e.Name()))
+		}
+	}
+	return makeLocked(parent, prefix)
+}
+
+func isOurs(info os.FileInfo) bool {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(st.Uid) == os.Geteuid()
+}
+
+// makeLocked makes a directory in base. drop removes it, and may be called again
+// if it could not. Until then the directory is locked, so that no other process
+// takes it for one that was left.
+func makeLocked(base, prefix string) (dir string, drop func() error, err error) {
 	for {
-		dir, err = os.MkdirTemp(base, scratchPrefix)
+		dir, err = os.MkdirTemp(base, prefix)
 		if err != nil {
 			return "", nil, err
 		}

@@ -14,6 +14,9 @@ import (
 const (
 	// setupTime is how long a sandbox may take to start.
 	setupTime = 30 * time.Second
+	// wordTime is how long a stage that has waited may take to say that it has its
+	// orders. One that does not is replaced, which costs a run this time and no more.
+	wordTime = time.Second
 	// killTime is how long a killed sandbox may take to be gone. A process
 	// that hangs in the kernel can take longer than any limit.
 	killTime = 10 * time.Second
@@ -39,12 +42,13 @@ type session struct {
 	readers   sync.WaitGroup
 	stdinDone chan error
 
-	released, gone, done chan struct{}
-	release              sync.Once
-	mu                   sync.Mutex
-	cause                Outcome // why the tree was killed; "" = it was not
-	stuck                bool    // the stage did not answer in time
-	heard                bool    // the stage has sent something
+	taken, released, gone, done chan struct{}
+	take, release               sync.Once
+	mu                          sync.Mutex
+	cause                       Outcome   // why the tree was killed; "" = it was not
+	stuck                       bool      // the stage did not answer in time
+	heard                       bool      // the stage has sent more than that it has its orders
+	letGo                       time.Time // when the command was started
 }
 
 // bwrapInput is what bubblewrap reads from descriptors.
@@ -59,7 +63,7 @@ type bwrapInput struct {
 func openSession(stage *stageProcess, sp spec, in bwrapInput, r Run, l Limits, g *group) (*session, error) {
 	s := &session{
 		stage: stage, trace: r.Trace, flooded: make(chan struct{}), stdinDone: make(chan error, 1),
-		released: make(chan struct{}), gone: make(chan struct{}), done: make(chan struct{}),
+		taken: make(chan struct{}), released: make(chan struct{}), gone: make(chan struct{}), done: make(chan struct{}),
 		outputMax: l.OutputMax, group: g,
 	}
 	joins, tasks, v2 := g.joins()
@@ -207,11 +211,12 @@ func (s *session) feed(stdin io.Reader) {
 // supervise kills the sandbox when its time is over, when it writes too much,
 // when it ran out of memory, or when ctx ends. It returns when the session is
 // done. With cgroup v1 the kernel kills one process of a group that has no
-// memory left; the others go from here.
-func (s *session) supervise(ctx context.Context, timeout time.Duration) {
-	deadline := time.NewTimer(setupTime)
+// memory left; the others go from here. A stage that takes longer than word to
+// say that it has its orders is killed without being blamed: it did nothing.
+func (s *session) supervise(ctx context.Context, word, timeout time.Duration) {
+	deadline := time.NewTimer(word)
 	defer deadline.Stop()
-	released, gone, flooded := s.released, s.gone, s.flooded
+	taken, released, gone, flooded := s.taken, s.released, s.gone, s.flooded
 	look := time.NewTicker(groupPoll)
 	defer look.Stop()
 	if !s.group.limitsMemory() {
@@ -224,8 +229,13 @@ func (s *session) supervise(ctx context.Context, timeout time.Duration) {
 		case <-ctx.Done():
 			s.abort(Cancelled)
 			return
+		case <-taken:
+			taken = nil
+			if released != nil {
+				deadline.Reset(setupTime)
+			}
 		case <-released:
-			released = nil
+			taken, released = nil, nil
 			deadline.Reset(timeout)
 		case <-gone:
 			gone, flooded = nil, nil
@@ -242,6 +252,10 @@ func (s *session) supervise(ctx context.Context, timeout time.Duration) {
 			s.kill(OutputLimit)
 			deadline.Reset(killTime)
 		case <-deadline.C:
+			if taken != nil && word < setupTime {
+				s.stage.kill()
+				return
+			}
 			if released != nil || s.why() != "" {
 				s.abort(SetupFailed)
 				s.stuck = true

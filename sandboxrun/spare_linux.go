@@ -37,8 +37,12 @@ func newSpares(self string) *spares { return &spares{self: self, life: spareTime
 // spare is a stage that nobody needed yet.
 type spare struct {
 	stage  *stageProcess
-	mounts int // mountinfo of this process, opened before the stage was started
 	timer  *time.Timer
+	mounts int      // mountinfo of this process, opened before the stage was started
+	watch  *os.File // the same, by which the poller wakes whoever looks at mounts
+
+	mu    sync.Mutex
+	stale bool // something was mounted or unmounted since
 }
 
 // take returns a stage, the one that waits if it can be used; waited tells which.
@@ -49,7 +53,7 @@ func (s *spares) take() (p *stageProcess, waited bool, err error) {
 	s.mu.Unlock()
 	if sp != nil {
 		if sp.timer.Stop(); sp.good() {
-			unix.Close(sp.mounts)
+			sp.unwatch()
 			return sp.stage, true, nil
 		}
 		s.discard(sp)
@@ -71,6 +75,11 @@ func (s *spares) leave() {
 	}
 	sp.timer = time.AfterFunc(s.life, func() { s.drop(sp) })
 	s.spare = sp
+	s.work.Go(func() {
+		if sp.waitStale() {
+			s.drop(sp)
+		}
+	})
 }
 
 // drop ends the stage that waits if it is this one, or whichever for nil, and
@@ -116,19 +125,53 @@ func newSpare(self string) (*spare, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("open", err)
 	}
-	p, err := startStage(self)
+	watch, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
 		unix.Close(fd)
 		return nil, err
 	}
-	return &spare{stage: p, mounts: fd}, nil
+	sp := &spare{mounts: fd, watch: watch}
+	if sp.stage, err = startStage(self); err != nil {
+		sp.unwatch()
+		return nil, err
+	}
+	return sp, nil
 }
 
 // good tells whether a run on this stage is like one on a new one: it lives, and
 // it sees the file systems that this process sees. Its mount namespace is a copy
 // that was made when it was started.
 func (sp *spare) good() bool {
-	return sp.stage.ready() == nil && !sp.stage.ended() && !mountsChanged(sp.mounts)
+	return sp.stage.ready() == nil && !sp.stage.ended() && !sp.isStale()
+}
+
+// isStale tells whether something was mounted or unmounted since. The kernel tells
+// it once for each descriptor, so what it said is kept.
+func (sp *spare) isStale() bool {
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	sp.stale = sp.stale || mountsChanged(sp.mounts)
+	return sp.stale
+}
+
+// waitStale returns true when something is mounted or unmounted, and false after
+// unwatch. The poller of the runtime is told of it as of any other event, so that
+// nobody's thread waits for it; where it will not, the stage goes at its time.
+func (sp *spare) waitStale() bool {
+	raw, err := sp.watch.SyscallConn()
+	if err != nil {
+		return false
+	}
+	return raw.Read(func(uintptr) bool { return sp.isStale() }) == nil
+}
+
+// unwatch ends waitStale and closes what it looks at.
+func (sp *spare) unwatch() {
+	sp.watch.Close()
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	unix.Close(sp.mounts)
+	sp.mounts, sp.stale = -1, true
 }
 
 // mountsChanged tells whether something was mounted, unmounted or remounted in
@@ -147,5 +190,5 @@ func mountsChanged(mountinfo int) bool {
 func (sp *spare) end() {
 	sp.timer.Stop()
 	sp.stage.close()
-	unix.Close(sp.mounts)
+	sp.unwatch()
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -210,6 +211,108 @@ func TestSpareDies(t *testing.T) {
 	}
 }
 
+// TestSpareStopped: a stage that was stopped while it waited is replaced, soon
+// enough for a run of two seconds, and nothing of it is left. Nobody is told.
+func TestSpareStopped(t *testing.T) {
+	for _, disk := range []bool{false, true} {
+		t.Run(fmt.Sprintf("disk=%v", disk), func(t *testing.T) {
+			r := newRunner(t)
+			if disk {
+				r, _ = diskRunner(t)
+			}
+			mustExit(t, r, bash(`true`))
+			before := measure(t, r)
+			mustExit(t, r, bash(`true`))
+			pid := mustWait(t, r)
+			must(t, unix.Kill(pid, unix.SIGSTOP))
+			run := bash(`cat >f; echo out`)
+			run.Stdin, run.Limits.Timeout = strings.NewReader("input"), 10*time.Second
+			began := time.Now()
+			res, c := mustExit(t, r, run)
+			if took := time.Since(began); took > setupTime/3 {
+				t.Errorf("it took %s", took)
+			}
+			if string(res.Stdout.Text) != "out\n" || !slices.Equal(c.lines, []string{`file f 644 5 "input"`}) {
+				t.Errorf("stdout %q, changes %q", res.Stdout.Text, c.lines)
+			}
+			if mustWait(t, r) == pid || !isDead(pid) {
+				t.Errorf("the stopped stage is %q", statusOf(pid))
+			}
+			sameFootprint(t, r, before)
+		})
+	}
+}
+
+// TestSpareStoppedAtOnce: one of eight runs at once meets the stopped stage.
+func TestSpareStoppedAtOnce(t *testing.T) {
+	r := newRunner(t)
+	mustExit(t, r, bash(`true`))
+	must(t, unix.Kill(mustWait(t, r), unix.SIGSTOP))
+	began := time.Now()
+	var runs sync.WaitGroup
+	for i := range 8 {
+		runs.Go(func() {
+			run := bash(`cat`)
+			run.Stdin = strings.NewReader(fmt.Sprint(i))
+			if res, err := r.Run(t.Context(), run, nil); err != nil || string(res.Stdout.Text) != fmt.Sprint(i) {
+				t.Errorf("run %d: %v, %s, stdout %q", i, err, res.Outcome, res.Stdout.Text)
+			}
+		})
+	}
+	runs.Wait()
+	if took := time.Since(began); took > setupTime/2 {
+		t.Errorf("they took %s", took)
+	}
+}
+
+// TestSpareStoppedCancel: the wait for a stage that says nothing ends with ctx.
+func TestSpareStoppedCancel(t *testing.T) {
+	r := newRunner(t)
+	mustExit(t, r, bash(`true`))
+	must(t, unix.Kill(mustWait(t, r), unix.SIGSTOP))
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if res, err := r.Run(ctx, bash(`true`), nil); res.Outcome != Cancelled || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%s, %v", res.Outcome, err)
+	}
+}
+
+// TestCutOff: a stage that is killed or stopped while the command runs. The command
+// has run, which is told with what it printed, and nothing is handed over.
+func TestCutOff(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		signal  unix.Signal
+		outcome Outcome
+	}{{"killed", unix.SIGKILL, Signaled}, {"stopped", unix.SIGSTOP, TimedOut}} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newRunner(t)
+			mustExit(t, r, bash(`true`))
+			before := measure(t, r)
+			mustExit(t, r, bash(`true`))
+			pid := mustWait(t, r)
+			run := bash(`echo x >f; echo I-RAN; sleep 60`)
+			run.Limits.Timeout = time.Second
+			if tc.signal == unix.SIGKILL {
+				run.Limits.Timeout = time.Minute
+			}
+			run.Tap = func(Stream, []byte) { _ = unix.Kill(pid, tc.signal) }
+			var c changes
+			res, err := r.Run(t.Context(), run, c.add)
+			if !errors.Is(err, ErrCutOff) || errors.Is(err, ErrSetup) || errors.Is(err, ErrUnavailable) {
+				t.Errorf("error %v", err)
+			}
+			if res.Outcome != tc.outcome || string(res.Stdout.Text) != "I-RAN\n" || res.Duration <= 0 || len(c.lines) > 0 {
+				t.Errorf("%s after %s, stdout %q, changes %q", res.Outcome, res.Duration, res.Stdout.Text, c.lines)
+			}
+			if (res.Signal == "SIGKILL") != (tc.outcome == Signaled) {
+				t.Errorf("signal %q", res.Signal)
+			}
+			sameFootprint(t, r, before)
+		})
+	}
+}
+
 // TestSpareHolds: the stage that waits has its socket, a file for its own last
 // words, and nothing that this process has, was given, or leaves open by mistake;
 // no group of a run, and no more memory than the program itself.
@@ -359,7 +462,7 @@ func idleRole() int {
 // TestSpareDiesWithServer: also when nobody has closed the Runner.
 func TestSpareDiesWithServer(t *testing.T) {
 	newRunner(t)
-	for _, end := range []string{"killed", "exits"} {
+	for _, end := range []string{"killed", "exits", "killed while the stage is stopped"} {
 		t.Run(end, func(t *testing.T) {
 			cmd := exec.Command("/proc/self/exe")
 			cmd.Env = append(os.Environ(), roleEnv+"=idle")
@@ -373,7 +476,13 @@ func TestSpareDiesWithServer(t *testing.T) {
 			if err != nil || perr != nil || isDead(pid) {
 				t.Fatalf("%q, %v", line, err)
 			}
-			if end == "killed" {
+			// One that is stopped cannot see that its socket has ended.
+			if end == "killed while the stage is stopped" {
+				must(t, unix.Kill(pid, unix.SIGSTOP))
+				until(t, "the stage is not stopped", func() bool { return statusOf(pid) == "T" })
+				defer func() { _ = unix.Kill(pid, unix.SIGKILL) }()
+			}
+			if end != "exits" {
 				must(t, cmd.Process.Kill())
 			}
 			in.Close()
@@ -384,7 +493,8 @@ func TestSpareDiesWithServer(t *testing.T) {
 }
 
 // TestSpareAfterMounts: a stage whose view of the host is no longer the host's is
-// not used. The role "mounter" may mount, in a mount namespace of its own of which
+// not used, and ends at once, so that it keeps nothing busy that the host has
+// unmounted. The role "mounter" may mount, in a mount namespace of its own of which
 // nothing propagates, and in it is a server, which may not, in the role "looker".
 func TestSpareAfterMounts(t *testing.T) {
 	newRunner(t)
@@ -440,18 +550,26 @@ func mounter() error {
 	unmount := func() error { return unix.Unmount(dir, 0) }
 	none := func() error { return nil }
 	for i, step := range []struct {
-		change func() error
-		want   string
+		change  func() error
+		changes bool
+		want    string
 	}{
-		{none, `"" false`}, // the first run
-		{none, `"" true`},
-		{mount, `"new new " false`},
-		{none, `"new new " true`},
-		{unmount, `"" false`},
-		{none, `"" true`},
+		{none, false, `"" false`}, // the first run
+		{none, false, `"" true`},
+		{mount, true, `"new new " false`},
+		{none, false, `"new new " true`},
+		{unmount, true, `"" false`},
+		{none, false, `"" true`},
 	} {
+		// After the first run a stage waits, until something changes.
+		if i > 0 && !waits(server.Process.Pid, true) {
+			return fmt.Errorf("step %d: no stage waits", i)
+		}
 		if err := step.change(); err != nil {
 			return fmt.Errorf("step %d: %w", i, err)
+		}
+		if step.changes && !waits(server.Process.Pid, false) {
+			return fmt.Errorf("step %d: a stage waits", i)
 		}
 		fmt.Fprintln(in)
 		if got, err := answers.ReadString('\n'); err != nil || got != step.want+"\n" {
@@ -459,6 +577,18 @@ func mounter() error {
 		}
 	}
 	return nil
+}
+
+// waits tells whether a stage of this server comes to wait, or to wait no more.
+func waits(server int, want bool) bool {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(10 * time.Second); hasChild(server) != want; <-tick.C {
+		if time.Now().After(end) {
+			return false
+		}
+	}
+	return true
 }
 
 // lookerRole runs a script for each line that it reads, and prints what the script
@@ -473,9 +603,11 @@ func lookerRole() int {
 	dir, lines := os.Getenv("LOOK"), bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
 		pid := 0
+		r.stages.mu.Lock()
 		if sp := r.stages.spare; sp != nil && sp.stage.ready() == nil {
 			pid = sp.stage.process.Pid
 		}
+		r.stages.mu.Unlock()
 		used := false
 		run := bash(`cat; cat f /opt/layer/f 2>/dev/null; exit 0`)
 		run.Lower, run.Binds = dir, []Bind{{dir, "/opt/layer"}}

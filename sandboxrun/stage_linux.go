@@ -99,6 +99,11 @@ func stage() int {
 		return 1
 	}
 	go s.listen()
+	// Whoever gave the orders to a stage that had waited wants to know that it lives.
+	s.report.write(frameTaken, nil)
+	if s.report.flush() != nil {
+		return 1
+	}
 	if err == nil {
 		err = s.run(fds)
 	}

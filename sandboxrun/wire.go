@@ -11,6 +11,7 @@ import (
 // the payload as a uvarint, the payload. Numbers in payloads are uvarints
 // (varints where they can be negative), strings have their length in front.
 const (
+	frameTaken    byte = 't' // the orders have come, nothing is done yet; empty
 	frameReleased byte = 'r' // the command may start; empty
 	frameMark     byte = 'm' // a step is done: see appendMark
 	frameFailed   byte = 'f' // step, errno, detail: the stage gives up

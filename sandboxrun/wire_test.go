@@ -164,7 +164,7 @@ func TestHostileStreams(t *testing.T) {
 
 // TestMessages: what one side writes the other reads, and nothing else.
 func TestMessages(t *testing.T) {
-	s := spec{Lower: "/l", Disk: "/d", Bytes: 1 << 40, Inodes: 7, Binds: []string{"/a", ""}, Bwrap: "/b", Command: []string{"x", "y\n"}, Data: 3, Tasks: 2, Group: true,
+	s := spec{Lower: "/l", Disk: "/d", Bytes: 1 << 40, Inodes: 7, Rooms: []room{{0o1777, 1 << 20, 5}, {}}, Binds: []string{"/a", ""}, Bwrap: "/b", Command: []string{"x", "y\n"}, Data: 3, Tasks: 2, Group: true,
 		Rlimits: []rlimit{{1, 2}, {3, 1 << 63}}, Diff: true, Trace: true}
 	if got, err := parseSpec(s.marshal()); err != nil || !reflect.DeepEqual(got, s) {
 		t.Errorf("spec %+v, %v", got, err)
@@ -244,7 +244,7 @@ func FuzzStream(f *testing.F) {
 // FuzzSpec: decoding and encoding again is the identity.
 func FuzzSpec(f *testing.F) {
 	f.Add(spec{}.marshal())
-	f.Add(spec{Lower: "/l", Binds: []string{"/a"}, Command: []string{"bwrap"}, Rlimits: []rlimit{{1, 2}}, Diff: true}.marshal())
+	f.Add(spec{Lower: "/l", Rooms: []room{{1, 2, 3}}, Binds: []string{"/a"}, Command: []string{"bwrap"}, Rlimits: []rlimit{{1, 2}}, Diff: true}.marshal())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s, err := parseSpec(b)
 		if err != nil {

@@ -1,10 +1,12 @@
 package tools
 
 import (
+	"context"
 	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -95,4 +97,70 @@ func TestNoSpace(t *testing.T) {
 	}
 	d.putBytes("a", noise(3_000_000))
 	d.verify()
+}
+
+// TestCutOff: a script whose stage is killed has run. The answer says so and shows
+// what it printed, nothing of it is saved, and the next script runs.
+func TestCutOff(t *testing.T) {
+	for _, commit := range []string{"on_success", "always"} {
+		t.Run(commit, func(t *testing.T) {
+			d := newScripted(t)
+			d.write("a", "a\n")
+			before, head := d.tree(), d.head()
+			killed := make(chan int, 1)
+			go func() { killed <- killStage(t.Context(), 20*time.Second) }()
+			r := d.call("run_script", args{"language": "bash", "source": "echo x >b; echo I-RAN; sleep 60", "commit": commit})
+			if n := <-killed; n != 1 {
+				t.Fatalf("%d stages were killed", n)
+			}
+			wantText(t, r.String(), "killed by SIGKILL", "I-RAN", "was ended from outside while the script ran", "nothing of it was saved")
+			if strings.Contains(r.String(), "did not run") {
+				t.Error(r)
+			}
+			if commit == "always" && (r.OK() || r.Err.Code != SetupFailed) {
+				t.Errorf("its code is %v", r.Err)
+			}
+			if d.tree() != before || d.head() != head {
+				t.Errorf("the disk has\n%s", d.tree())
+			}
+			wantText(t, d.bash("cat a >c").String(), "SAVED")
+			d.verify()
+		})
+	}
+}
+
+// killStage kills the stage of this process below which a sleep runs, and tells
+// how many it has killed.
+func killStage(ctx context.Context, limit time.Duration) int {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(limit); time.Now().Before(end) && ctx.Err() == nil; <-tick.C {
+		sleeps, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+		for _, name := range sleeps {
+			if b, _ := os.ReadFile(name); string(b) != "sleep\x0060\x00" {
+				continue
+			}
+			if stage := stageOf(filepath.Base(filepath.Dir(name))); stage > 0 && syscall.Kill(stage, syscall.SIGKILL) == nil {
+				return 1
+			}
+		}
+	}
+	return 0
+}
+
+// stageOf is the child of this process below which a process is, 0 if there is none.
+func stageOf(pid string) int {
+	for pid != "0" && pid != "" {
+		stat, err := os.ReadFile("/proc/" + pid + "/stat")
+		f := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+		if err != nil || len(f) < 2 {
+			return 0
+		}
+		if f[1] == strconv.Itoa(os.Getpid()) {
+			n, _ := strconv.Atoi(pid)
+			return n
+		}
+		pid = f[1]
+	}
+	return 0
 }

@@ -88,6 +88,12 @@ func (s *script) execute(ctx context.Context) error {
 	s.t.mark(MarkPinned)
 	s.res, err = s.t.cfg.Box.Run(ctx, s.spec, s.collect)
 	s.t.mark(MarkRan)
+	if errors.Is(err, sandboxrun.ErrCutOff) {
+		s.t.cfg.Logger.Warn("a script was cut off", "err", err)
+		s.spoil(&Error{Code: SetupFailed, Sentence: sandboxrun.ErrCutOff.Error() + "; what it had changed is lost, and nothing of it was saved",
+			Hint: "run it again; if that happens again, tell the person: something on the host ends or stops the processes of mcp-vdisk", cause: err})
+		err = nil
+	}
 	s.ran = err == nil
 	return err
 }

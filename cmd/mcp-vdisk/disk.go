@@ -150,10 +150,11 @@ func (b *back) boxConfig() sandboxrun.Config {
 func (b *back) trialBox(ctx context.Context) (box *sandboxrun.Runner, drop func(), err error) {
 	cfg, drop := b.boxConfig(), func() {}
 	if !canMakeRuns(cfg.Scratch) {
-		if cfg.Scratch, err = os.MkdirTemp("", "mcp-vdisk-trial-"); err != nil {
+		dir, remove, err := sandboxrun.TempDir("", "mcp-vdisk-trial-")
+		if err != nil {
 			return nil, nil, fmt.Errorf("a directory to try scripts in: %w", err)
 		}
-		drop = func() { os.RemoveAll(cfg.Scratch) }
+		cfg.Scratch, drop = dir, func() { _ = remove() }
 	}
 	if box, err = sandboxrun.New(ctx, cfg); err != nil {
 		drop()

@@ -64,7 +64,7 @@ func TestHostileScripts(t *testing.T) {
 		{"10 GB", "bash", `head -c 10G /dev/zero | tail -c 10G`, "memory_limit", true},
 		{"10 GB of four", "bash", `for i in 1 2 3 4; do head -c 2500M /dev/zero | tail -c 2500M & done; wait`, "memory_limit", true},
 		{"memory file", "python", "import os\nfd = os.memfd_create('m')\nwhile True: os.write(fd, bytes(1 << 20))", "memory_limit", true},
-		{"names in /tmp", "python", "import os\ni = 0\nwhile True: os.close(os.open(f'/tmp/{i}', os.O_CREAT)); i += 1", "memory_limit", true},
+		{"names in /tmp", "python", "import os\ni = 0\nwhile True: os.close(os.open(f'/tmp/{i}', os.O_CREAT)); i += 1", "disk_limit", true},
 		{"names in /workspace", "python", "import os\ni = 0\nwhile True: os.close(os.open(f'{i}', os.O_CREAT)); i += 1", "disk_limit", false},
 		{"/tmp is full", "bash", `cat /dev/zero >/tmp/f`, "disk_limit", false},
 		{"/dev/shm is full", "bash", `cat /dev/zero >/dev/shm/f`, "disk_limit", false},

@@ -67,7 +67,7 @@ func table() []setting {
 		{"script.source_bytes", sizeKind, "1MiB", 1, 8 << 20, nil, "source of one script", n(func(s *settings) *int64 { return &s.limits.SourceBytes })},
 		{"script.stdin_bytes", sizeKind, "4MiB", 1, 8 << 20, nil, "standard input of one script", n(func(s *settings) *int64 { return &s.limits.StdinBytes })},
 		{"script.write_bytes", sizeKind, "256MiB", 1 << 20, maxSize, nil, "what one script may write to /workspace", script(func(l *sandboxrun.Limits) *int64 { return &l.WriteBytes })},
-		{"script.write_files", countKind, "65536", 16, 10_000_000, nil, "files one script may write to /workspace", script(func(l *sandboxrun.Limits) *int64 { return &l.WriteFiles })},
+		{"script.write_files", countKind, "65536", 16, 10_000_000, nil, "files one script may write to /workspace, and to /tmp, /dev/shm and $HOME each", script(func(l *sandboxrun.Limits) *int64 { return &l.WriteFiles })},
 		{"script.tmp_bytes", sizeKind, "256MiB", 1 << 20, maxSize, nil, "size of a script's /tmp", script(func(l *sandboxrun.Limits) *int64 { return &l.TmpBytes })},
 		{"script.shm_bytes", sizeKind, "64MiB", 1 << 20, maxSize, nil, "size of a script's /dev/shm", script(func(l *sandboxrun.Limits) *int64 { return &l.ShmBytes })},
 		{"script.home_bytes", sizeKind, "64MiB", 1 << 20, maxSize, nil, "size of a script's $HOME", script(func(l *sandboxrun.Limits) *int64 { return &l.HomeBytes })},

@@ -32,6 +32,7 @@ func looks() map[string]func(*look) (string, error) {
 		"proc.core_pattern": open("/proc/sys/kernel/core_pattern", unix.O_WRONLY),
 		"proc.sys":          func(*look) (string, error) { return writableSysctls() },
 		"proc.kernel":       anyOpens("/proc/sysrq-trigger", "/proc/kcore", "/proc/kmsg", "/proc/kpageflags", "/dev/kmsg", "/dev/mem"),
+		"proc.host":         anyOpens("/proc/keys", "/proc/key-users", "/proc/cmdline", "/proc/swaps", "/proc/partitions", "/proc/diskstats"),
 		"proc.exe":          open("/proc/1/exe", unix.O_WRONLY),
 		"proc.readonly":     open("/proc/self/oom_score_adj", unix.O_WRONLY),
 

@@ -19,7 +19,11 @@ var arrows = map[string][]string{
 	"cmd/mcp-vdisk":     {"tools", "workspace", "workspace/live", "workspace/lease", "sandboxrun", "pyenv", "audit", "schemas", "conformance"},
 	"tools":             {"workspace", "workspace/live", "workspace/lease", "sandboxrun", "pyenv", "audit", "schemas"},
 	"conformance":       {"sandboxrun", "sandboxrun/prober", "workspace/lease", "audit", "schemas"},
-	"pyenv":             {"sandboxrun"},
+	"pyenv":             {"sandboxrun", "pyenv/spec", "pyenv/tags", "pyenv/wheel"},
+	"pyenv/spec":        {},
+	"pyenv/tags":        {"pyenv/spec"},
+	"pyenv/wheel":       {"pyenv/spec", "pyenv/tags"},
+	"pyenv/wheeltest":   {}, // for tests: nothing may import it
 	"workspace":         {},
 	"workspace/live":    {"workspace"},
 	"workspace/lease":   {},
@@ -53,7 +57,7 @@ func TestImportArrows(t *testing.T) {
 			}
 		}
 	}
-	for _, pkg := range []string{"cmd/mcp-vdisk", "tools", "workspace", "workspace/live", "workspace/lease", "workspace/hostos", "sandboxrun", "pyenv", "audit", "schemas", "conformance"} {
+	for _, pkg := range []string{"cmd/mcp-vdisk", "tools", "workspace", "workspace/live", "workspace/lease", "workspace/hostos", "sandboxrun", "pyenv", "pyenv/spec", "pyenv/tags", "pyenv/wheel", "pyenv/wheeltest", "audit", "schemas", "conformance"} {
 		if !seen[pkg] {
 			t.Errorf("no Go file of package %s was looked at", pkg)
 		}

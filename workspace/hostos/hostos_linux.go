@@ -106,3 +106,15 @@ func LockHolder(f *os.File) (pid int, command string, ok bool) {
 	}
 	return 0, "", false
 }
+
+// SyncTree makes everything that was written below a directory durable. On Linux
+// it is one call for the whole file system, which also tells of writes that
+// failed meanwhile.
+func SyncTree(dir *os.Root) error {
+	f, err := dir.Open(".")
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return control(f, unix.Syncfs)
+}

@@ -4,6 +4,7 @@ package hostos
 
 import (
 	"errors"
+	"io/fs"
 	"math"
 	"os"
 	"sync"
@@ -88,3 +89,22 @@ func ReleaseMap(addr, size uintptr) {}
 
 // LockHolder knows no holder here.
 func LockHolder(*os.File) (pid int, command string, ok bool) { return 0, "", false }
+
+// SyncTree makes everything that was written below a directory durable, file by
+// file. Where a system lets only writers do that, it is left to the system.
+func SyncTree(dir *os.Root) error {
+	return fs.WalkDir(dir.FS(), ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		f, err := dir.Open(path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if err := f.Sync(); err != nil && !errors.Is(err, fs.ErrPermission) {
+			return err
+		}
+		return nil
+	})
+}

@@ -95,3 +95,23 @@ func TestFreeAndSync(t *testing.T) {
 		t.Error("no implementation is named")
 	}
 }
+
+func TestSyncTree(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "x"), []byte("x"), 0o444); err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := hostos.SyncTree(root); err != nil {
+		t.Error(err)
+	}
+	if err := root.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := hostos.SyncTree(root); err == nil {
+		t.Error("a closed directory was synced")
+	}
+}

@@ -17,9 +17,9 @@
 // Besides /workspace: the /usr of the host, read-only; empty /tmp, /dev/shm and
 // /home/user of limited size; a network of its own with nothing in it but
 // 127.0.0.1; uid and gid 1000, no capabilities, no way to more; PATH, HOME,
-// TMPDIR and LANG for an environment, and what the Run adds; processes, ids, host name and System V objects of its own.
-// It has nothing else of the host: no other file, no socket, no variable, no
-// process. Files of /proc that tell of the host's users, disks and boot are hidden.
+// TMPDIR and LANG for an environment, and what the Run adds; processes, ids, host
+// name and System V objects of its own. It has nothing else of the host: no other
+// file, no socket, no variable, no process. Files of /proc that tell of the host's users, disks and boot are hidden.
 // The full list of options is in bwrapArgs, and TestBwrapArgs keeps it.
 //
 // # System calls

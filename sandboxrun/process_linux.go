@@ -144,14 +144,7 @@ func (p *stageProcess) kill() {
 }
 
 // ended tells whether the stage is gone.
-func (p *stageProcess) ended() bool {
-	select {
-	case <-p.exited:
-		return true
-	default:
-		return false
-	}
-}
+func (p *stageProcess) ended() bool { return isClosed(p.exited) }
 
 // close ends the stage if it still runs, waits for its end, and closes the files.
 func (p *stageProcess) close() {

@@ -365,19 +365,14 @@ func (s *session) settleCode(res *Result, code int, full bool) {
 }
 
 // hasStarted tells whether the command was let go.
-func (s *session) hasStarted() bool {
-	select {
-	case <-s.released:
-		return true
-	default:
-		return false
-	}
-}
+func (s *session) hasStarted() bool { return isClosed(s.released) }
 
 // hasGone tells whether the stage has said how the command ended.
-func (s *session) hasGone() bool {
+func (s *session) hasGone() bool { return isClosed(s.gone) }
+
+func isClosed(c <-chan struct{}) bool {
 	select {
-	case <-s.gone:
+	case <-c:
 		return true
 	default:
 		return false

@@ -164,15 +164,6 @@ func TestSpareAfterEveryEnd(t *testing.T) {
 // TestSpareDies: a stage that was killed while it waited is replaced, and the
 // run that needed it has its input and its result.
 func TestSpareDies(t *testing.T) {
-	run := func(t *testing.T, r *Runner) {
-		t.Helper()
-		run := bash(`cat >f; echo out`)
-		run.Stdin = strings.NewReader("input")
-		res, c := mustExit(t, r, run)
-		if string(res.Stdout.Text) != "out\n" || !slices.Equal(c.lines, []string{`file f 644 5 "input"`}) {
-			t.Errorf("stdout %q, changes %q", res.Stdout.Text, c.lines)
-		}
-	}
 	for _, disk := range []bool{false, true} {
 		t.Run(fmt.Sprintf("disk=%v", disk), func(t *testing.T) {
 			r := newRunner(t)
@@ -185,7 +176,7 @@ func TestSpareDies(t *testing.T) {
 			pid := mustWait(t, r)
 			must(t, unix.Kill(pid, unix.SIGKILL))
 			until(t, "the stage does not die", func() bool { return isDead(pid) })
-			run(t, r)
+			copyInput(t, r, 0)
 			// Now one that dies with its orders unread.
 			pid = mustWait(t, r)
 			must(t, unix.Kill(pid, unix.SIGSTOP))
@@ -201,13 +192,28 @@ func TestSpareDies(t *testing.T) {
 				}
 				killed <- unix.Kill(pid, unix.SIGKILL)
 			}()
-			run(t, r)
+			copyInput(t, r, 0)
 			must(t, <-killed)
 			if mustWait(t, r) == pid {
 				t.Error("a dead stage waits")
 			}
 			sameFootprint(t, r, before)
 		})
+	}
+}
+
+// copyInput runs a script that keeps its standard input, and looks whether it had
+// all of it and was heard.
+func copyInput(t *testing.T, r *Runner, timeout time.Duration) {
+	t.Helper()
+	run := bash(`cat >f; echo out`)
+	run.Stdin = strings.NewReader("input")
+	if timeout > 0 {
+		run.Limits.Timeout = timeout
+	}
+	res, c := mustExit(t, r, run)
+	if string(res.Stdout.Text) != "out\n" || !slices.Equal(c.lines, []string{`file f 644 5 "input"`}) {
+		t.Errorf("stdout %q, changes %q", res.Stdout.Text, c.lines)
 	}
 }
 
@@ -225,15 +231,10 @@ func TestSpareStopped(t *testing.T) {
 			mustExit(t, r, bash(`true`))
 			pid := mustWait(t, r)
 			must(t, unix.Kill(pid, unix.SIGSTOP))
-			run := bash(`cat >f; echo out`)
-			run.Stdin, run.Limits.Timeout = strings.NewReader("input"), 10*time.Second
 			began := time.Now()
-			res, c := mustExit(t, r, run)
+			copyInput(t, r, 10*time.Second)
 			if took := time.Since(began); took > setupTime/3 {
 				t.Errorf("it took %s", took)
-			}
-			if string(res.Stdout.Text) != "out\n" || !slices.Equal(c.lines, []string{`file f 644 5 "input"`}) {
-				t.Errorf("stdout %q, changes %q", res.Stdout.Text, c.lines)
 			}
 			if mustWait(t, r) == pid || !isDead(pid) {
 				t.Errorf("the stopped stage is %q", statusOf(pid))

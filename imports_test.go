@@ -16,26 +16,30 @@ const module = "github.com/mcp-vdisk/mcp-vdisk/"
 // arrows are the imports that one package of this module may make of another.
 // They point one way only; workspace/hostos is a leaf that all may import.
 var arrows = map[string][]string{
-	"cmd/mcp-vdisk":     {"tools", "workspace", "workspace/live", "workspace/lease", "sandboxrun", "pyenv", "audit", "schemas", "conformance"},
-	"tools":             {"workspace", "workspace/live", "workspace/lease", "sandboxrun", "pyenv", "audit", "schemas"},
-	"conformance":       {"sandboxrun", "sandboxrun/prober", "workspace/lease", "audit", "schemas"},
-	"pyenv":             {"sandboxrun", "pyenv/spec", "pyenv/tags", "pyenv/wheel"},
-	"pyenv/spec":        {},
-	"pyenv/tags":        {"pyenv/spec"},
-	"pyenv/wheel":       {"pyenv/spec", "pyenv/tags"},
-	"pyenv/wheeltest":   {}, // for tests: nothing may import it
-	"workspace":         {},
-	"workspace/live":    {"workspace"},
-	"workspace/lease":   {},
-	"workspace/hostos":  {},
-	"sandboxrun":        {},
-	"sandboxrun/prober": {},
-	"audit":             {},
-	"schemas":           {},
+	"cmd/mcp-vdisk":         {"tools", "workspace", "workspace/live", "workspace/lease", "sandboxrun", "pyenv", "audit", "schemas", "conformance", "conformance/leaseproc", "cmd/mcp-vdisk/front", "cmd/mcp-vdisk/exit"},
+	"cmd/mcp-vdisk/front":   {"cmd/mcp-vdisk/exit", "sandboxrun"},
+	"cmd/mcp-vdisk/exit":    {},
+	"tools":                 {"workspace", "workspace/live", "workspace/lease", "sandboxrun", "pyenv", "audit", "schemas"},
+	"conformance":           {"sandboxrun", "sandboxrun/prober", "workspace/lease", "audit", "schemas"},
+	"conformance/leaseproc": {"conformance", "workspace/lease"},
+	"pyenv":                 {"sandboxrun", "pyenv/spec", "pyenv/tags", "pyenv/wheel"},
+	"pyenv/spec":            {},
+	"pyenv/tags":            {"pyenv/spec"},
+	"pyenv/wheel":           {"pyenv/spec", "pyenv/tags"},
+	"pyenv/wheeltest":       {}, // for tests: nothing may import it
+	"workspace":             {},
+	"workspace/live":        {"workspace"},
+	"workspace/lease":       {},
+	"workspace/hostos":      {},
+	"sandboxrun":            {},
+	"sandboxrun/prober":     {},
+	"sandboxrun/usertest":   {}, // for tests: nothing may import it
+	"audit":                 {},
+	"schemas":               {},
 }
 
 // primitives are the packages that may make system calls by themselves.
-var primitives = []string{"workspace/hostos", "workspace/live", "sandboxrun", "sandboxrun/prober", "cmd/mcp-vdisk"}
+var primitives = []string{"workspace/hostos", "workspace/live", "sandboxrun", "sandboxrun/prober", "sandboxrun/usertest", "cmd/mcp-vdisk", "cmd/mcp-vdisk/front"}
 
 // topLevel are the folders that may hold Go files.
 var topLevel = []string{"cmd", "schemas", "tools", "workspace", "sandboxrun", "pyenv", "audit", "conformance", "examples"}

@@ -6,67 +6,35 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"strings"
-	"syscall"
 	"testing"
+
+	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun/usertest"
 )
 
-// testUID runs the tests when the test binary was started by root: as root
-// nothing is ever run in a sandbox.
+// testUID runs the tests when root started them.
 const testUID = 60701
 
 func TestMain(m *testing.M) {
 	StageMain()
 	playRole()
-	// Fuzzing starts this binary again, where testUID may not reach it, and
-	// -update writes into testdata; neither needs a sandbox.
-	asRoot := slices.ContainsFunc(os.Args, func(a string) bool {
-		return strings.HasPrefix(a, "-test.fuzz=") || strings.HasPrefix(a, "-test.fuzzworker") || a == "-update"
-	})
-	if os.Geteuid() == 0 && !asRoot {
-		os.Exit(asUser())
-	}
-	os.Exit(m.Run())
+	os.Exit(usertest.Main(m, usertest.Options{UID: testUID, Update: true, Before: handOver}))
 }
 
-// asUser runs this test binary again as testUID, with a home and a temporary
-// directory of its own and nothing of root's environment.
-func asUser() int {
-	home, err := os.MkdirTemp("/tmp", "sandboxrun-test-")
-	if err == nil {
-		err = os.Chown(home, testUID, testUID)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "cannot drop root for the tests:", err)
-		return 1
-	}
-	defer os.RemoveAll(home)
-	args, collect := movedFiles(home)
-	cmd := exec.Command("/proc/self/exe", args...)
-	cmd.Args[0] = filepath.Base(os.Args[0])
+// handOver gives the tests control groups.
+func handOver(cmd *exec.Cmd) (after func()) {
 	group := fmt.Sprintf("mcp-vdisk-test-%d", os.Getpid())
 	if err := HandOver(group, testUID, testUID); err != nil {
 		fmt.Fprintln(os.Stderr, "the tests have no control groups:", err)
 	}
-	defer takeBack(group)
+	cmd.Env = append(cmd.Env, groupEnv+"="+group)
 	v2 := handOverV2(group)
-	defer v2.takeBack()
-	cmd.Env = []string{"HOME=" + home, "TMPDIR=" + home, "PATH=/usr/local/bin:/usr/bin:/bin", groupEnv + "=" + group, soakEnv + "=" + os.Getenv(soakEnv)}
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Credential: &syscall.Credential{Uid: testUID, Gid: testUID, Groups: []uint32{}},
-	}
 	if v2.dir != nil {
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(v2.dir.Fd())
 	}
-	err = cmd.Run()
-	collect()
-	if cmd.ProcessState != nil {
-		return cmd.ProcessState.ExitCode()
+	return func() {
+		v2.takeBack()
+		takeBack(group)
 	}
-	fmt.Fprintln(os.Stderr, "cannot drop root for the tests:", err)
-	return 1
 }
 
 // soakEnv is set for the full counts.
@@ -128,32 +96,5 @@ func (g groupV2) takeBack() {
 	_ = removeGroup(filepath.Join(g.dir.Name(), serverGroup), groupTime)
 	if err := removeGroup(g.dir.Name(), groupTime); err != nil {
 		fmt.Fprintln(os.Stderr, "the tests left something in their cgroup v2:", err)
-	}
-}
-
-// movedFiles gives the files that go test asks for (logs, profiles) a place
-// that testUID can write, and returns what brings them where they belong.
-func movedFiles(home string) (args []string, collect func()) {
-	from := map[string]string{}
-	for _, arg := range os.Args[1:] {
-		flag, path, ok := strings.Cut(arg, "=")
-		switch flag {
-		case "-test.testlogfile", "-test.coverprofile", "-test.cpuprofile", "-test.memprofile", "-test.blockprofile", "-test.mutexprofile", "-test.trace":
-			if ok && path != "" {
-				moved := filepath.Join(home, flag)
-				from[moved] = path
-				arg = flag + "=" + moved
-			}
-		case "-test.gocoverdir":
-			arg = flag + "=" + home
-		}
-		args = append(args, arg)
-	}
-	return args, func() {
-		for moved, path := range from {
-			if b, err := os.ReadFile(moved); err == nil {
-				_ = os.WriteFile(path, b, 0o644)
-			}
-		}
 	}
 }

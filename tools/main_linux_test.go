@@ -1,87 +1,14 @@
 package tools
 
 import (
-	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"slices"
-	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
+	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun/usertest"
 )
-
-// testUID runs the tests when root started the test binary: nothing is ever
-// sandboxed as root.
-const testUID = 60702
 
 func TestMain(m *testing.M) {
 	sandboxrun.StageMain()
-	// Fuzzing starts this binary again, where testUID may not reach it; no fuzz
-	// target needs a sandbox.
-	fuzzing := slices.ContainsFunc(os.Args, func(a string) bool {
-		return strings.HasPrefix(a, "-test.fuzz=") || strings.HasPrefix(a, "-test.fuzzworker")
-	})
-	if os.Geteuid() == 0 && !fuzzing {
-		os.Exit(asUser())
-	}
-	os.Exit(m.Run())
-}
-
-// asUser runs this test binary again as testUID, with a home and a temporary
-// directory of its own and nothing of root's environment.
-func asUser() int {
-	home, err := os.MkdirTemp("/tmp", "tools-test-")
-	if err == nil {
-		err = os.Chown(home, testUID, testUID)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "cannot drop root for the tests:", err)
-		return 1
-	}
-	defer os.RemoveAll(home)
-	args, collect := movedFiles(home)
-	cmd := exec.Command("/proc/self/exe", args...)
-	cmd.Args[0] = filepath.Base(os.Args[0])
-	cmd.Env = []string{"HOME=" + home, "TMPDIR=" + home, "PATH=/usr/local/bin:/usr/bin:/bin", "MCP_VDISK_SOAK=" + os.Getenv("MCP_VDISK_SOAK")}
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Credential: &syscall.Credential{Uid: testUID, Gid: testUID, Groups: []uint32{}},
-	}
-	err = cmd.Run()
-	collect()
-	if cmd.ProcessState != nil {
-		return cmd.ProcessState.ExitCode()
-	}
-	fmt.Fprintln(os.Stderr, "cannot drop root for the tests:", err)
-	return 1
-}
-
-// movedFiles gives the files that go test asks for (logs, profiles) a place
-// that testUID can write, and returns what brings them where they belong.
-func movedFiles(home string) (args []string, collect func()) {
-	from := map[string]string{}
-	for _, arg := range os.Args[1:] {
-		flag, path, ok := strings.Cut(arg, "=")
-		switch flag {
-		case "-test.testlogfile", "-test.coverprofile", "-test.cpuprofile", "-test.memprofile", "-test.blockprofile", "-test.mutexprofile", "-test.trace":
-			if ok && path != "" {
-				moved := filepath.Join(home, flag)
-				from[moved] = path
-				arg = flag + "=" + moved
-			}
-		case "-test.gocoverdir":
-			arg = flag + "=" + home
-		}
-		args = append(args, arg)
-	}
-	return args, func() {
-		for moved, path := range from {
-			if b, err := os.ReadFile(moved); err == nil {
-				_ = os.WriteFile(path, b, 0o644)
-			}
-		}
-	}
+	os.Exit(usertest.Main(m, usertest.Options{UID: 60702}))
 }

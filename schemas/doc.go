@@ -23,7 +23,7 @@
 //   - convert.go takes a member that is null for absent (OpenAI's strict mode sends null for each optional argument), and
 //     turns "true", "12" and 2.0 into true, 12 and 2 where the schema wants a boolean or an integer and nothing else could
 //     be meant. Integers stay exact: none is ever held in a floating-point number.
-//   - the compiled schema decides (github.com/santhosh-tekuri/jsonschema/v5, draft 2020-12, behind table.go alone; it can
+//   - the compiled schema decides (github.com/santhosh-tekuri/jsonschema/v6, draft 2020-12, behind table.go alone; it can
 //     load nothing that is not embedded).
 //   - explain.go says in plain words what was wrong, with the path of the fault and, for an unknown argument, the name that
 //     was probably meant.

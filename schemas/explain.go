@@ -18,7 +18,7 @@ func (e *entry) explain(args map[string]any, c complaint) []Fault {
 	case "additionalProperties":
 		return e.unknown(args)
 	}
-	path, p, v := e.locate(args, c.pointer)
+	path, p, v := e.locate(args, c.at)
 	switch c.keyword {
 	case "type":
 		return []Fault{{path, "must be " + p.wanted() + ", not " + p.given(v), KindType}}
@@ -65,18 +65,24 @@ func (e *entry) unknown(args map[string]any) []Fault {
 	return faults
 }
 
-// locate finds the value a JSON pointer names. Schemas are flat, so it is an argument or an item of one.
-func (e *entry) locate(args map[string]any, pointer string) (string, property, any) {
-	name, index, inside := strings.Cut(strings.TrimPrefix(pointer, "/"), "/")
+// locate finds the value that keys and indices lead to. Schemas are flat, so it is an argument or an item of one.
+func (e *entry) locate(args map[string]any, at []string) (string, property, any) {
+	if len(at) == 0 {
+		return argument(""), property{}, nil
+	}
+	name := at[0]
 	p, v := e.props[name], args[name]
 	items, _ := v.([]any)
-	i, err := strconv.Atoi(index)
-	if !inside || err != nil || i < 0 || i >= len(items) || p.Items == nil {
+	if len(at) != 2 || p.Items == nil {
+		return argument(name), p, v
+	}
+	i, err := strconv.Atoi(at[1])
+	if err != nil || i < 0 || i >= len(items) {
 		return argument(name), p, v
 	}
 	item := *p.Items
 	item.limit = limit{Characters: p.limit.Characters}
-	return argument(name) + "[" + index + "]", item, items[i]
+	return argument(name) + "[" + at[1] + "]", item, items[i]
 }
 
 // wanted says the type of a property in words.

@@ -6,13 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 
-	"github.com/santhosh-tekuri/jsonschema/v5"
+	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
 //go:embed *.json
@@ -120,8 +118,12 @@ func unmarshalStrict(raw []byte, to any) error {
 // judge holds a compiled schema. Nothing outside this file knows which library that is.
 type judge struct{ schema *jsonschema.Schema }
 
-// complaint is one fault the schema found: the keyword that failed and the JSON pointer of the value that failed it.
-type complaint struct{ pointer, keyword string }
+// complaint is one fault the schema found: the keyword that failed, and the keys and indices that lead to the value which
+// failed it.
+type complaint struct {
+	at      []string
+	keyword string
+}
 
 // compile adds the file's limits to the published schema as the keywords that the published subset does without.
 func compile(name string, schema json.RawMessage, limits map[string]limit) (judge, error) {
@@ -141,22 +143,31 @@ func compile(name string, schema json.RawMessage, limits map[string]limit) (judg
 			p["maxLength"] = l.Characters
 		}
 	}
+	// The library wants what its own decoder makes: numbers that are exact.
 	whole, err := json.Marshal(doc)
 	if err != nil {
 		return judge{}, err
 	}
-	c := jsonschema.NewCompiler()
-	c.Draft = jsonschema.Draft2020
-	// Left alone, the library would open file: references from the host's disk.
-	c.LoadURL = func(url string) (io.ReadCloser, error) {
-		return nil, fmt.Errorf("schema %q is not embedded", url)
+	exact, err := jsonschema.UnmarshalJSON(bytes.NewReader(whole))
+	if err != nil {
+		return judge{}, err
 	}
+	c := jsonschema.NewCompiler()
+	c.DefaultDraft(jsonschema.Draft2020)
+	c.UseLoader(embedded{})
 	url := "https://mcp-vdisk.invalid/schemas/" + name
-	if err := c.AddResource(url, bytes.NewReader(whole)); err != nil {
+	if err := c.AddResource(url, exact); err != nil {
 		return judge{}, err
 	}
 	s, err := c.Compile(url)
 	return judge{s}, err
+}
+
+// embedded keeps the library from opening file: references, which it would take from the host's disk.
+type embedded struct{}
+
+func (embedded) Load(url string) (any, error) {
+	return nil, fmt.Errorf("schema %q is not embedded", url)
 }
 
 // complaints judges decoded arguments (numbers as json.Number, each short enough to be expanded). Their order is random.
@@ -174,8 +185,11 @@ func (j judge) complaints(args map[string]any) []complaint {
 
 func leaves(to []complaint, ve *jsonschema.ValidationError) []complaint {
 	if len(ve.Causes) == 0 {
-		keyword := ve.KeywordLocation[strings.LastIndexByte(ve.KeywordLocation, '/')+1:]
-		return append(to, complaint{ve.InstanceLocation, keyword})
+		c := complaint{at: ve.InstanceLocation}
+		if path := ve.ErrorKind.KeywordPath(); len(path) > 0 { // those of references and of false have none
+			c.keyword = path[len(path)-1]
+		}
+		return append(to, c)
 	}
 	for _, cause := range ve.Causes {
 		to = leaves(to, cause)

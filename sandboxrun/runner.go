@@ -56,12 +56,18 @@ type Runner struct {
 // New makes a Runner. A host that cannot sandbox is no error here: Probe
 // reports it and Run returns ErrUnavailable, so that a server can start, say
 // so, and find a bubblewrap that is installed later. An error means that the
-// Config is wrong or that Scratch cannot be used.
+// Config is wrong, that Scratch cannot be used, or that ctx has ended.
+//
+// New starts no process, so that a server answers its first client soon:
+// bubblewrap is looked for, and asked for its options, by the first Probe or Run.
 //
 // New removes what killed processes left: directories in Scratch, and control
 // groups. With cgroup v2, where this process is alone in a group that was
 // delegated to it, New moves the process into a new one below.
 func New(ctx context.Context, cfg Config) (*Runner, error) {
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("sandboxrun: %w", context.Cause(ctx))
+	}
 	for name, path := range map[string]string{"Bwrap": cfg.Bwrap, "Scratch": cfg.Scratch, "Self": cfg.Self} {
 		if path != "" && !filepath.IsAbs(path) {
 			return nil, fmt.Errorf("sandboxrun: %s must be an absolute path", name)
@@ -86,9 +92,6 @@ func New(ctx context.Context, cfg Config) (*Runner, error) {
 	if os.Geteuid() != 0 {
 		r.groups = findGroups("/", cfg.Group)
 		sweepGroups(r.groups)
-	}
-	if _, err := r.find(ctx); err != nil && ctx.Err() != nil {
-		return nil, fmt.Errorf("sandboxrun: %w", context.Cause(ctx))
 	}
 	return r, nil
 }

@@ -8,6 +8,9 @@ const (
 	EvServerStart Event = "server.start"
 	EvServerStop  Event = "server.stop"
 
+	EvDaemonStart Event = "daemon.start"
+	EvDaemonStop  Event = "daemon.stop"
+
 	EvCallIntent  Event = "call.intent"  // a tool is about to change something
 	EvCallOutcome Event = "call.outcome" // what came of it
 	EvCallRefused Event = "call.refused" // refused before any effect; unknown tools and unreadable arguments too
@@ -25,17 +28,19 @@ const (
 	EvImageExport     Event = "image.export"
 	EvImageGC         Event = "image.gc"
 
-	EvJobCancel  Event = "job.cancel"
-	EvConfigSet  Event = "config.set"
-	EvCatalogSet Event = "catalog.set"
-	EvBackup     Event = "backup"
-	EvRestore    Event = "restore"
+	EvOperatorToken Event = "operator.token"
+	EvJobCancel     Event = "job.cancel"
+	EvConfigSet     Event = "config.set"
+	EvCatalogSet    Event = "catalog.set"
+	EvBackup        Event = "backup"
+	EvRestore       Event = "restore"
 
 	EvLeaseAcquire Event = "lease.acquire"
 	EvLeaseRenew   Event = "lease.renew"
 	EvLeaseRelease Event = "lease.release"
 	EvLeaseExpire  Event = "lease.expire"
 	EvLeaseBreak   Event = "lease.break"
+	EvLeaseAdopt   Event = "lease.adopt" // a disk from elsewhere, or newer than the state, was taken on
 
 	EvEnvRequest Event = "env.request"
 	EvEnvDecide  Event = "env.decide"

@@ -185,6 +185,12 @@ func (l *Log) room(note bool) error {
 	return nil
 }
 
+// Room says whether a durable record would be let in now. Others who write to the
+// same database ask it first.
+//
+// Errors: ErrUnavailable.
+func (l *Log) Room() error { return l.room(false) }
+
 func (l *Log) lock()   { l.turn <- struct{}{} }
 func (l *Log) unlock() { <-l.turn }
 

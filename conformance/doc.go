@@ -1,6 +1,6 @@
 // Package conformance holds the suites that prove an implementation on the host
-// it runs on: RunBackend a sandbox backend, anybody's; RunHost what a script of
-// ours must not be able to do. Those of a lease provider and the audit log are
+// it runs on: RunBackend a sandbox backend and RunLease a lease provider, anybody's;
+// RunHost what a script of ours must not be able to do. That of the audit log is
 // to come.
 //
 //	rep := conformance.RunBackend(ctx, backend, sandboxrun.Spec{}, conformance.Case{})

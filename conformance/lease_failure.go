@@ -12,6 +12,7 @@ func leaseFailureRules() []leaseRule {
 	rule := leaseRuleOf
 	return []leaseRule{
 		rule("lease.restart_durability", "tokens go on after a restart", needReopen, checkRestartToken),
+		rule("lease.restart_last_token", "the last token of a key stays known after a restart", needReopen, checkRestartLast),
 		rule("lease.restart_resumable", "a resumable owner has its full TTL again after a restart", needReopen, checkRestartResumable),
 		rule("lease.restart_ends_sessions", "an owner that was part of the process has lost its lease after a restart", needReopen, checkRestartSession),
 		rule("lease.restart_expired", "what was refused as expired stays so after a restart", needReopen, checkRestartExpired),
@@ -34,6 +35,16 @@ func checkRestartToken(t *leaseTrial) {
 	t.must(t.release(first))
 	t.reopen(t.c.Reopen)
 	t.higher(t.acquire(t.key(), "owner-a"), first, "after the restart")
+}
+
+func checkRestartLast(t *leaseTrial) {
+	k := t.key()
+	g := t.acquireResumable(k, "owner-a")
+	t.reopen(t.c.Reopen)
+	t.last(k, g.Token, "held over a restart")
+	_ = t.release(g) // whether it is still held is the matter of other rules
+	t.reopen(t.c.Reopen)
+	t.last(k, g.Token, "released before a restart")
 }
 
 func checkRestartResumable(t *leaseTrial) {

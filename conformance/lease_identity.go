@@ -32,6 +32,7 @@ func leaseIdentityRules() []leaseRule {
 		rule("lease.reacquire_same_owner", "who holds a key does not get it twice", needNothing, checkReacquire),
 		rule("lease.double_release", "a second release is refused and frees no successor", needNothing, checkDoubleRelease),
 		rule("lease.token_survives_release_gc", "tokens go on when nothing is held any more", needNothing, checkCycles),
+		rule("lease.last_token", "the last token of a key stays known, and those of other keys are not taken for it", needNothing, checkLast),
 	}
 }
 
@@ -191,4 +192,20 @@ func checkCycles(t *leaseTrial) {
 		last = g
 	}
 	t.must(t.p.Release(t.ctx, last))
+}
+
+func checkLast(t *leaseTrial) {
+	k := t.key()
+	t.last(k, 0, "before the first grant")
+	first := t.acquire(k, "owner-a")
+	t.last(k, first.Token, "while it is held")
+	t.must(t.release(first))
+	for range 3 {
+		t.must(t.release(t.acquire(t.key(), "owner-b")))
+	}
+	t.last(k, first.Token, "after its release, and grants of other keys")
+	second := t.acquire(k, "owner-b")
+	t.last(k, second.Token, "when it is held again")
+	t.expire()
+	t.last(k, second.Token, "when that has expired")
 }

@@ -23,6 +23,7 @@ type model struct {
 
 	mu        sync.Mutex
 	last      uint64
+	lasts     map[lease.Key]uint64
 	leases    map[lease.Key]*modelLease
 	data      map[lease.Key]map[string]string
 	interrupt *bool
@@ -61,7 +62,7 @@ func (l *modelLease) seen() lease.Lease {
 func newModel(flaw string) *model {
 	return &model{
 		clock: new(ManualClock), hooks: new(LeaseHooks), flaw: flaw,
-		leases: map[lease.Key]*modelLease{}, data: map[lease.Key]map[string]string{},
+		leases: map[lease.Key]*modelLease{}, lasts: map[lease.Key]uint64{}, data: map[lease.Key]map[string]string{},
 		released: map[grantID]bool{}, overrun: map[grantID]bool{}, meetings: map[lease.Key]chan struct{}{},
 	}
 }
@@ -125,6 +126,7 @@ func (m *model) Acquire(ctx context.Context, r lease.Request) (lease.Grant, erro
 		return lease.Grant{}, err
 	}
 	l := &modelLease{Request: r, token: m.token(r, old)}
+	m.lasts[r.Key] = l.token
 	if stored := m.interrupt; stored != nil {
 		m.interrupt = nil
 		l.over = m.flaw != "lease.ambiguous_commit"
@@ -468,10 +470,24 @@ func (t *modelTxn) apply() {
 	}
 }
 
+func (m *model) Last(_ context.Context, k lease.Key) (uint64, error) {
+	m.lock()
+	defer m.mu.Unlock()
+	if m.is("lease.last_token", m.lasts[k] > 0) {
+		return m.last, nil
+	}
+	return m.lasts[k], nil
+}
+
 // reopen is what a restart does to the model.
 func (m *model) reopen() {
 	m.lock()
 	defer m.mu.Unlock()
+	for k := range m.lasts {
+		if m.is("lease.restart_last_token", m.leases[k] == nil) {
+			delete(m.lasts, k)
+		}
+	}
 	for _, l := range m.leases {
 		if !l.Resumable {
 			l.over = m.flaw != "lease.restart_ends_sessions"

@@ -194,6 +194,16 @@ func (t *leaseTrial) higher(later, earlier lease.Grant, when string) {
 	}
 }
 
+// last says what the last token of a key must be.
+func (t *leaseTrial) last(k lease.Key, want uint64, when string) {
+	switch got, err := t.p.Last(t.ctx, k); {
+	case err != nil:
+		t.fail("%s: its last token: %v", when, err)
+	case got != want:
+		t.fail("%s: its last token is said to be %d, and was %d", when, got, want)
+	}
+}
+
 // reopen replaces the provider.
 func (t *leaseTrial) reopen(how func(context.Context) (lease.Provider, error)) {
 	p, err := how(t.ctx)

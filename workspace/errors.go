@@ -26,6 +26,7 @@ var (
 	ErrCorrupt         = errors.New("is damaged")
 	ErrNotImage        = errors.New("is not a disk image")
 	ErrFormat          = errors.New("has a format that this program does not know")
+	ErrGone            = errors.New("is gone: its file was removed or replaced while it was open")
 	ErrFenced          = errors.New("was taken over by a newer lease")
 	ErrSymlinkLoop     = errors.New("goes through too many symbolic links")
 )

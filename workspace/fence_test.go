@@ -21,6 +21,10 @@ func TestFence(t *testing.T) {
 	im = reopen(t, im, path)
 	_, err := do(t, im, Txn{Fence: Fence{Token: 5}}, put("x", "x"))
 	wantKind(t, err, ErrFenced)
+	// Who only looks what would change needs no lease.
+	if _, err := do(t, im, Txn{DryRun: true}, put("x", "x")); err != nil {
+		t.Errorf("a dry run without a lease: %s", err)
+	}
 }
 
 var (

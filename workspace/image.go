@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"sync"
@@ -79,6 +80,26 @@ func (im *Image) Info() (Info, error) {
 	return info, nil
 }
 
+// Stat describes the file of the image, so that os.SameFile can tell whether a
+// path or a descriptor leads to it.
+func (im *Image) Stat() (os.FileInfo, error) { return im.file.Stat() }
+
+// Gone says that no name leads to the image's file any more, because it was removed
+// or replaced: what was written to it could never be found again. Every change is
+// then refused with ErrGone; reading goes on.
+func (im *Image) Gone() bool { return hostos.Removed(im.file) }
+
+// Snapshot writes the file of the image as it is at one commit, byte for byte and
+// damage included, and returns its size. Changes go on meanwhile; those that come
+// later are not in it.
+func (im *Image) Snapshot(w io.Writer) (n int64, err error) {
+	err = im.view("snapshot", func(tx *bolt.Tx) error {
+		n, err = tx.WriteTo(w)
+		return err
+	})
+	return n, err
+}
+
 // ReadOnly says whether the image was opened for reading only.
 func (im *Image) ReadOnly() bool { return im.readOnly }
 
@@ -130,6 +151,9 @@ func (im *Image) update(op string, size int, fn func(*bolt.Tx) error) error {
 	}
 	im.writing.Lock()
 	defer im.writing.Unlock()
+	if im.Gone() {
+		return imageError(op, ErrGone, "")
+	}
 	if size > 0 && im.full(uint64(size)+spareBytes+im.reserve) {
 		return imageError(op, ErrNoSpace, "")
 	}

@@ -71,6 +71,14 @@ func Free(path string) (bytes, inodes uint64, err error) {
 	return st.Bavail * uint64(st.Bsize), st.Ffree, nil
 }
 
+// Removed says whether no name leads to a file any more: it was removed, or another
+// one was put in its place.
+func Removed(f *os.File) bool {
+	var st unix.Stat_t
+	err := control(f, func(fd int) error { return unix.Fstat(fd, &st) })
+	return err == nil && st.Nlink == 0
+}
+
 // ReleaseMap takes the pages of a read-only map of a file out of the process;
 // the page cache keeps them, and the next access brings them back
 // (madvise(2), MADV_DONTNEED). addr is on a page border. It is best effort.

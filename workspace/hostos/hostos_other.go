@@ -84,6 +84,9 @@ func SyncDir(string) error { return nil }
 // Free reports no limit: the system is not asked here.
 func Free(string) (bytes, inodes uint64, err error) { return math.MaxInt64, math.MaxInt64, nil }
 
+// Removed is not known here: it is false.
+func Removed(*os.File) bool { return false }
+
 // ReleaseMap does nothing here: the system takes the pages when it needs them.
 func ReleaseMap(addr, size uintptr) {}
 

@@ -93,7 +93,7 @@ func (b *Badger) issue(ctx context.Context, r *record) error {
 		if _, err := readRecord(txn, r.Key); err != nil { // so that what changes it is a conflict
 			return err
 		}
-		if r.Token, err = nextToken(txn); err != nil {
+		if r.Token, err = nextToken(txn, r.Key); err != nil {
 			return err
 		}
 		return writeRecord(txn, r)

@@ -45,6 +45,10 @@ type Options struct {
 	// Room is asked before every write; its error refuses it. A full disk ends a
 	// process that writes to Badger.
 	Room func() error
+
+	// Commit takes the place of (*badger.Txn).Commit, for suites that try what
+	// follows when it fails.
+	Commit func(*badger.Txn) error
 }
 
 // New returns the provider whose records are in db, which DetectConflicts. It
@@ -60,7 +64,10 @@ func New(db *badger.DB, o Options) (*Badger, error) {
 	if o.Clock == nil {
 		o.Clock = SystemClock()
 	}
-	b := &Badger{db: db, o: o, commit: (*badger.Txn).Commit, slots: map[string]*slot{}}
+	b := &Badger{db: db, o: o, commit: o.Commit, slots: map[string]*slot{}}
+	if b.commit == nil {
+		b.commit = (*badger.Txn).Commit
+	}
 	var records []*record
 	err := b.transact(func(txn *badger.Txn) (err error) {
 		records, err = b.begin(txn)
@@ -100,11 +107,37 @@ func (b *Badger) begin(txn *badger.Txn) ([]*record, error) {
 	if err := b.identify(txn); err != nil {
 		return nil, err
 	}
+	if err := keepLast(txn, records, last); err != nil {
+		return nil, err
+	}
 	if b.epoch, err = readCounter(txn, keyEpoch); err != nil {
 		return nil, err
 	}
 	b.epoch++
 	return records, writeCounter(txn, keyEpoch, b.epoch)
+}
+
+// keepLast begins to keep the last token of each key, in a store whose last one was
+// given out by a release that does not.
+func keepLast(txn *badger.Txn, records []*record, last uint64) error {
+	value, err := readValue(txn, keyKept)
+	if err != nil {
+		return err
+	}
+	kept, err := readCounter(txn, keyKept)
+	if err != nil || value != nil && kept >= last {
+		return err
+	}
+	for _, r := range records {
+		own, err := readCounter(txn, lastKey(r.Key))
+		if err == nil && own < r.Token {
+			err = writeCounter(txn, lastKey(r.Key), r.Token)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return errors.Join(writeCounter(txn, keyKept, last), writeCounter(txn, keyBefore, last))
 }
 
 // identify reads the name of this install, or makes it.

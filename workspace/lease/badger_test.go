@@ -13,22 +13,39 @@ import (
 
 	"github.com/mcp-vdisk/mcp-vdisk/audit"
 	"github.com/mcp-vdisk/mcp-vdisk/conformance"
+	"github.com/mcp-vdisk/mcp-vdisk/conformance/leaseproc"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace/lease"
 )
 
-// roles are what the test binary can be besides a test, by the environment
-// variable that says so.
-var roles = map[string]func(string){}
-
+// TestMain is also the provider in a process of its own, and its clients.
 func TestMain(m *testing.M) {
-	for env, role := range roles {
-		if value := os.Getenv(env); value != "" {
-			role(value)
-			return
-		}
+	if len(os.Args) > 2 && os.Args[1] == leaseproc.Arg {
+		os.Exit(leaseproc.Main(os.Args[2:], openApart))
 	}
 	os.Exit(m.Run())
+}
+
+func openApart(dir string, o leaseproc.Options) (lease.Provider, func() error, error) {
+	db, err := audit.OpenDB(filepath.Join(dir, "db"), nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := lease.New(db, lease.Options{
+		Clock: o.Clock, Evict: o.Evict, Record: o.Record,
+		Commit: func(txn *badger.Txn) error { return o.Write(txn.Commit) },
+	})
+	return p, db.Close, err
+}
+
+func startServer(t testing.TB) *leaseproc.Server {
+	t.Helper()
+	s, err := leaseproc.Start(os.Args[0], t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
 }
 
 // store is a provider on a database in a directory, with a clock that stands.

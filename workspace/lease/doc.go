@@ -61,9 +61,12 @@
 // [Badger] keeps its records in the database that also holds the log:
 //
 //	L|KEY    who holds KEY, or held it and did not release: JSON, see record
+//	K|KEY    the last token of KEY      8 bytes, big endian; stays for ever
 //	G|KEY…   what was written by Guard under a lease of KEY
 //	T        the last token given out   8 bytes, big endian
 //	E        the epoch                  8 bytes, big endian
+//	N        T when K was last kept     8 bytes, big endian
+//	M        T when K was not kept      8 bytes, big endian
 //	I        the install                16 bytes, random, written once
 //
 // KEY is the four parts of a Key, each with its length in front. There is one
@@ -71,7 +74,7 @@
 // at every opening; every transaction reads it, so that a provider over which
 // another was opened can write nothing more.
 //
-// Acquire reads L and T and writes both in one transaction. Badger remembers a
+// Acquire reads L and T and writes both, K and N, in one transaction. Badger remembers a
 // read of a missing key too, so of two that were to grant one key or one token
 // at the same time one fails with a conflict and starts again; Guard reads L for
 // the same reason. Every commit is synced before its call returns.
@@ -86,7 +89,7 @@
 //  2. Somebody acquires the key, and has its turn: calls about one key that
 //     change something wait for one another.
 //  3. Evict stops admitting the old holder's calls, kills its sandbox, waits.
-//  4. L and T are written, synced.
+//  4. L, T, K and N are written, synced.
 //  5. Record stores {install, token} in the image. A result that arrives from now
 //     on under an older token is refused there.
 //  6. The deadline is set, and the grant returned.
@@ -96,9 +99,16 @@
 //
 // # An image that knows a higher token
 //
-// An image whose mark has this install and a token above the counter was written
-// to later than the state that is open: somebody has put back an old state. [Badger.Check]
-// says [ErrRestored], and the image is left alone until [Badger.Adopt] has raised
-// the counter above the mark. A mark of another install, [ErrForeign], means that
-// the image came from elsewhere; it takes over a new mark.
+// An image whose mark has this install and a token above the last one of its own
+// key was written to later than the state that is open: somebody has put back an
+// old state, or another copy of it is at work. What other keys were given since
+// proves nothing. [Badger.Check] says [ErrRestored], and the image is left alone
+// until [Badger.Adopt] has raised the counter above the mark. A mark of another
+// install, [ErrForeign], means that the image came from elsewhere; it takes over a
+// new mark.
+//
+// A release that did not keep K leaves T above N. What it gave out is known only to
+// be not above that T, which becomes M. That, and what a copy of this state did under
+// the very same token, no number tells: whoever has a record of the changes
+// compares that as well.
 package lease

@@ -100,7 +100,14 @@ func TestBreak(t *testing.T) {
 	})
 	_, err := s.Break(t.Context(), key("k"))
 	wantIs(t, err, lease.ErrNotHeld)
+	_, err = s.Holder(key("k"))
+	wantIs(t, err, lease.ErrNotHeld)
+	_, err = s.Holder(lease.Key{})
+	wantIs(t, err, lease.ErrInvalid)
 	g := s.acquire(t, "k", "one")
+	if h, err := s.Holder(key("k")); err != nil || h.Owner != "one" || h.Token != g.Token || h.Remaining != 30*time.Second {
+		t.Errorf("the holder is %+v, %v", h, err)
+	}
 	was, err := s.Break(t.Context(), key("k"))
 	if err != nil || was.Owner != "one" || was.Token != g.Token || was.Remaining != 30*time.Second {
 		t.Errorf("%+v, %v", was, err)
@@ -219,31 +226,35 @@ func TestRestoredState(t *testing.T) {
 		{"of nobody", lease.Mark{Token: 1}, lease.ErrForeign},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if err := s.Check(c.mark); !errors.Is(err, c.kind) {
+			if err := s.Check(key("k"), c.mark); !errors.Is(err, c.kind) {
 				t.Errorf("%v", err)
 			} else if err != nil {
 				t.Log(err)
 			}
 		})
 	}
+	var old *lease.Restored
+	if err := s.Check(key("k"), lease.Mark{Install: here, Token: 41}); !errors.As(err, &old) || old.Seen != 41 || old.Last != 1 {
+		t.Errorf("%v", err)
+	}
 	ahead := lease.Mark{Install: here, Token: 41}
-	if err := s.Adopt(t.Context(), ahead); err != nil {
+	if err := s.Adopt(t.Context(), key("k"), ahead); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Check(ahead); err != nil {
+	if err := s.Check(key("k"), ahead); err != nil {
 		t.Error(err)
 	}
 	if two := s.acquire(t, "k2", "two"); two.Token != 42 {
 		t.Errorf("the next token is %d", two.Token)
 	}
-	if err := s.Adopt(t.Context(), lease.Mark{Install: here, Token: 7}); err != nil {
+	if err := s.Adopt(t.Context(), key("k"), lease.Mark{Install: here, Token: 7}); err != nil {
 		t.Error(err)
 	}
 	if three := s.acquire(t, "k3", "three"); three.Token != 43 {
 		t.Errorf("adopting a lower one has set the counter back: %d", three.Token)
 	}
-	wantIs(t, s.Adopt(t.Context(), lease.Mark{Install: [16]byte{9}, Token: 99}), lease.ErrForeign)
-	wantIs(t, s.Adopt(t.Context(), lease.Mark{Install: here, Token: 1 << 63}), lease.ErrInvalid)
+	wantIs(t, s.Adopt(t.Context(), key("k"), lease.Mark{Install: [16]byte{9}, Token: 99}), lease.ErrForeign)
+	wantIs(t, s.Adopt(t.Context(), key("k"), lease.Mark{Install: here, Token: 1 << 63}), lease.ErrInvalid)
 }
 
 // TestInstall: it stays, and differs from that of another state.
@@ -534,7 +545,7 @@ func TestClosedStore(t *testing.T) {
 	wantIs(t, s.Guard(t.Context(), g, func(lease.Txn) error { return nil }), lease.ErrUnavailable)
 	_, err = s.List(t.Context())
 	wantIs(t, err, lease.ErrUnavailable)
-	wantIs(t, s.Check(lease.Mark{Install: s.Info().Install, Token: 9}), lease.ErrUnavailable)
+	wantIs(t, s.Check(key("k"), lease.Mark{Install: s.Info().Install, Token: 9}), lease.ErrUnavailable)
 }
 
 // TestDamage: what cannot be read is an error, not a free key; a counter that
@@ -736,3 +747,168 @@ func BenchmarkRenew(b *testing.B) {
 }
 
 var _ lease.Clock = (*conformance.ManualClock)(nil)
+
+// TestLastTokens: an image is held to the last token of its own key, whatever
+// other keys were given.
+func TestLastTokens(t *testing.T) {
+	s := newStore(t, lease.Options{})
+	here := s.Info().Install
+	mark := func(token uint64) lease.Mark { return lease.Mark{Install: here, Token: token} }
+	one := s.acquire(t, "k", "one")
+	if err := s.Release(t.Context(), one); err != nil {
+		t.Fatal(err)
+	}
+	var other lease.Grant
+	for range 5 {
+		other = s.acquire(t, "other", "two")
+		if err := s.Release(t.Context(), other); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 { // also after a restart
+		if err := s.Check(key("k"), mark(one.Token)); err != nil {
+			t.Error(err)
+		}
+		var old *lease.Restored
+		if err := s.Check(key("k"), mark(other.Token)); !errors.As(err, &old) || old.Last != one.Token {
+			t.Errorf("a token of another key: %v", err)
+		}
+		wantIs(t, s.Check(key("new"), mark(1)), lease.ErrRestored)
+		if err := s.reopen(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantIs(t, s.Check(lease.Key{}, mark(1)), lease.ErrInvalid)
+	wantIs(t, s.Adopt(t.Context(), lease.Key{}, mark(1)), lease.ErrInvalid)
+	_, err := s.Last(t.Context(), lease.Key{})
+	wantIs(t, err, lease.ErrInvalid)
+
+	// What is adopted is the last one of its key; a break counts as a grant.
+	if err := s.Adopt(t.Context(), key("k"), mark(other.Token+7)); err != nil {
+		t.Fatal(err)
+	}
+	three := s.acquire(t, "k", "three")
+	if _, err := s.Break(t.Context(), key("k")); err != nil {
+		t.Fatal(err)
+	}
+	if last, err := s.Last(t.Context(), key("k")); err != nil || last != three.Token+1 || three.Token != other.Token+8 {
+		t.Errorf("last %d, token %d, %v", last, three.Token, err)
+	}
+}
+
+// TestStoreWithoutLastTokens: a store of a release that did not keep the last token
+// of each key knows that of the leases which it has, and a bound for the others.
+func TestStoreWithoutLastTokens(t *testing.T) {
+	s := newStore(t, lease.Options{})
+	mark := func(token uint64) lease.Mark { return lease.Mark{Install: s.Info().Install, Token: token} }
+	released := s.acquire(t, "released", "one")
+	if err := s.Release(t.Context(), released); err != nil {
+		t.Fatal(err)
+	}
+	held := s.acquire(t, "held", "one")
+	highest := s.acquire(t, "highest", "one")
+	last := func(handle string) string { return "K" + lease.EncodeKey(key(handle))[1:] }
+	err := s.db.Update(func(txn *badger.Txn) error {
+		var failed error
+		for _, k := range []string{"M", "N", last("released"), last("held"), last("highest")} {
+			if _, err := txn.Get([]byte(k)); err != nil {
+				t.Errorf("%q: %v", k, err)
+			}
+			failed = errors.Join(failed, txn.Delete([]byte(k)))
+		}
+		return failed
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := s.reopen(); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []struct {
+			handle      string
+			token, last uint64
+			kind        error
+		}{
+			{"held", held.Token, held.Token, nil},
+			{"held", highest.Token, held.Token, nil}, // no number tells
+			{"held", highest.Token + 1, held.Token, lease.ErrRestored},
+			{"released", highest.Token, 0, nil},
+			{"released", highest.Token + 1, 0, lease.ErrRestored},
+			{"new", highest.Token + 1, 0, lease.ErrRestored},
+		} {
+			if err := s.Check(key(c.handle), mark(c.token)); !errors.Is(err, c.kind) {
+				t.Errorf("%s with token %d: %v", c.handle, c.token, err)
+			}
+			if got, err := s.Last(t.Context(), key(c.handle)); err != nil || got != c.last {
+				t.Errorf("the last of %s is %d, %v", c.handle, got, err)
+			}
+		}
+	}
+	again := s.acquire(t, "released", "one")
+	wantIs(t, s.Check(key("released"), mark(again.Token+1)), lease.ErrRestored)
+
+	// The old release comes once more, and gives out a token.
+	later := again.Token + 1
+	err = s.db.Update(func(txn *badger.Txn) error {
+		return txn.Set([]byte("T"), binary.BigEndian.AppendUint64(nil, later))
+	})
+	if err := errors.Join(err, s.reopen()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Check(key("released"), mark(later)); err != nil {
+		t.Error(err)
+	}
+	wantIs(t, s.Check(key("released"), mark(later+1)), lease.ErrRestored)
+}
+
+// TestClear: what ended without a release is forgotten, once its holder is evicted;
+// what is alive, or somebody else's, is not touched.
+func TestClear(t *testing.T) {
+	var evicted []uint64
+	fail := errors.New("it does not die")
+	var failing bool
+	s := newStore(t, lease.Options{Evict: func(_ context.Context, l lease.Lease) error {
+		if failing {
+			return fail
+		}
+		evicted = append(evicted, l.Token)
+		return nil
+	}})
+	left := func() int {
+		t.Helper()
+		all, err := s.List(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all)
+	}
+	one := s.acquire(t, "k", "one")
+	wantIs(t, s.Clear(t.Context(), one), lease.ErrConflict)
+	s.clock.Advance(time.Minute)
+	failing = true
+	wantIs(t, s.Clear(t.Context(), one), fail)
+	failing = false
+	if n := left(); n != 1 || s.alive(t, one) {
+		t.Errorf("%d are listed", n)
+	}
+	for range 2 {
+		if err := s.Clear(t.Context(), one); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := left(); n != 0 || len(evicted) != 1 || evicted[0] != one.Token || s.Slots() != 0 {
+		t.Errorf("%d are listed, %v evicted, %d slots", n, evicted, s.Slots())
+	}
+	two := s.acquire(t, "k", "two")
+	if err := s.Clear(t.Context(), one); err != nil || !s.alive(t, two) {
+		t.Errorf("%v, and the next one is alive: %v", err, s.alive(t, two))
+	}
+	// One that a killed process left.
+	if err := s.reopen(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Clear(t.Context(), two); err != nil || left() != 0 {
+		t.Errorf("%v, %d are listed", err, left())
+	}
+}

@@ -1,6 +1,7 @@
 package lease_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -17,12 +18,10 @@ func TestConformanceOfProcesses(t *testing.T) {
 		t.Skip("SKIP -short: it starts processes")
 	}
 	s := startServer(t)
-	rep := conformance.RunLease(t.Context(), s.remote, conformance.LeaseCase{
-		Clock: s, Reopen: s.restart, Crash: s.crash, Clients: s.clients, Cycles: 20,
-	})
-	report(t, rep, "lease.ambiguous_commit", "fence.running_exec_revoked", "fence.unconfirmed_kill_not_granted",
-		"fence.token_recorded_first", "fence.unrecorded_not_granted", "fence.resource_remembers_max",
-		"fence.resource_reopened", "fence.missing_token_refused", "fence.other_install_refused")
+	c := s.Case()
+	c.Cycles = 20
+	c.Resource = func(context.Context) (conformance.Resource, error) { return newDisk(t) }
+	report(t, conformance.RunLease(t.Context(), s, c))
 }
 
 // TestKilledWhileGranting: whatever tokens a process that was killed at any
@@ -41,7 +40,7 @@ func TestKilledWhileGranting(t *testing.T) {
 			for n := 0; ; n++ {
 				r := request(fmt.Sprint(kill, "-", n), "owner")
 				r.Resumable = true
-				g, err := s.remote.Acquire(t.Context(), r)
+				g, err := s.Acquire(t.Context(), r)
 				if err != nil {
 					done <- err
 					return
@@ -57,7 +56,7 @@ func TestKilledWhileGranting(t *testing.T) {
 			}
 			highest = last.Token
 		}
-		s.kill()
+		s.Kill()
 		for ended := false; !ended; {
 			select {
 			case last = <-granted: // it was answered before the end
@@ -69,13 +68,13 @@ func TestKilledWhileGranting(t *testing.T) {
 				ended = true
 			}
 		}
-		if err := s.start(); err != nil {
+		if err := s.Crash(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.remote.Renew(t.Context(), last, time.Minute); err != nil {
+		if _, err := s.Renew(t.Context(), last, time.Minute); err != nil {
 			t.Errorf("kill %d: the resumable owner of the last grant has lost it: %v", kill, err)
 		}
-		if _, err := s.remote.Acquire(t.Context(), lease.Request{Key: last.Key, Owner: "other", TTL: time.Second}); !errors.Is(err, lease.ErrConflict) {
+		if _, err := s.Acquire(t.Context(), lease.Request{Key: last.Key, Owner: "other", TTL: time.Second}); !errors.Is(err, lease.ErrConflict) {
 			t.Errorf("kill %d: another one got the key of the last grant: %v", kill, err)
 		}
 	}

@@ -40,6 +40,14 @@ type Provider interface {
 	// Errors: ErrConflict, ErrInvalid, ErrUnavailable, that of fn.
 	Guard(ctx context.Context, g Grant, fn func(Txn) error) error
 
+	// Last returns the newest token that was given out for a key, whether that
+	// lease is alive or over, and also after a restart; 0 if there was none. What
+	// the key leads to has seen no other one: a higher one there was given out by
+	// a later state of the provider, which was put back since.
+	//
+	// Errors: ErrInvalid, ErrUnavailable.
+	Last(ctx context.Context, k Key) (uint64, error)
+
 	Info() Info
 }
 

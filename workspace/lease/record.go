@@ -36,7 +36,11 @@ var (
 	keyEpoch   = []byte("E")
 	keyInstall = []byte("I")
 
+	keyKept   = []byte("N")
+	keyBefore = []byte("M")
+
 	leasePrefix = []byte("L|")
+	lastPrefix  = "K|"
 	guardPrefix = "G|"
 )
 
@@ -52,6 +56,7 @@ func appendKey[T string | []byte](prefix T, k Key) []byte {
 }
 
 func leaseKey(k Key) []byte { return appendKey(leasePrefix, k) }
+func lastKey(k Key) []byte  { return appendKey(lastPrefix, k) }
 
 // readRecord returns the record of a key, nil if there is none.
 func readRecord(txn *badger.Txn, k Key) (*record, error) {
@@ -97,16 +102,26 @@ func writeCounter(txn *badger.Txn, key []byte, n uint64) error {
 	return stored(txn.Set(key, binary.BigEndian.AppendUint64(nil, n)))
 }
 
-// nextToken takes a token off the counter.
-func nextToken(txn *badger.Txn) (uint64, error) {
+// nextToken takes a token off the counter, which is the last one of a key then.
+func nextToken(txn *badger.Txn, k Key) (uint64, error) {
 	last, err := readCounter(txn, keyToken)
 	if err != nil {
 		return 0, err
 	}
+	own, err := readCounter(txn, lastKey(k))
+	if err != nil {
+		return 0, err
+	}
+	last = max(last, own)
 	if last >= MaxToken {
 		return 0, fmt.Errorf("%w: all tokens have been given out", ErrUnavailable)
 	}
-	return last + 1, writeCounter(txn, keyToken, last+1)
+	return last + 1, writeToken(txn, k, last+1)
+}
+
+// writeToken makes a token the last one of all, and of a key.
+func writeToken(txn *badger.Txn, k Key, token uint64) error {
+	return errors.Join(writeCounter(txn, keyToken, token), writeCounter(txn, keyKept, token), writeCounter(txn, lastKey(k), token))
 }
 
 // readValue returns a copy of a value, nil if there is none. The transaction

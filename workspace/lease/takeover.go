@@ -64,13 +64,40 @@ func (b *Badger) condemn(ctx context.Context, k Key) (rec *record, token uint64,
 		case rec == nil:
 			return fmt.Errorf("%w: nobody holds it", ErrNotHeld)
 		}
-		if token, err = nextToken(txn); err != nil {
+		if token, err = nextToken(txn, k); err != nil {
 			return err
 		}
 		rec.Over = true
 		return writeRecord(txn, rec)
 	})
 	return rec, token, err
+}
+
+// Holder returns the lease of a key as List does.
+//
+// Errors: ErrNotHeld, ErrInvalid, ErrUnavailable.
+func (b *Badger) Holder(k Key) (Lease, error) {
+	if err := checkIdentity(k, "operator"); err != nil {
+		return Lease{}, err
+	}
+	r, err := b.recordOf(k)
+	switch {
+	case err != nil:
+		return Lease{}, err
+	case r == nil:
+		return Lease{}, fmt.Errorf("%w: nobody holds it", ErrNotHeld)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.seen(r), nil
+}
+
+// seen is a record as others see it. The caller has b.mu.
+func (b *Badger) seen(r *record) Lease {
+	if s := b.slots[string(leaseKey(r.Key))]; s != nil && s.live != nil && s.live.Token == r.Token {
+		return s.live.seen(b.o.Clock.Elapsed())
+	}
+	return r.lease()
 }
 
 // List returns the leases that are alive, and those that are over whose holders
@@ -88,14 +115,9 @@ func (b *Badger) List(ctx context.Context) ([]Lease, error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now := b.o.Clock.Elapsed()
 	all := make([]Lease, 0, len(records))
 	for _, r := range records {
-		l := r.lease()
-		if s := b.slots[string(leaseKey(r.Key))]; s != nil && s.live != nil && s.live.Token == r.Token {
-			l = s.live.seen(now)
-		}
-		all = append(all, l)
+		all = append(all, b.seen(r))
 	}
 	slices.SortFunc(all, func(x, y Lease) int { return cmp.Compare(x.Token, y.Token) })
 	return all, context.Cause(ctx)

@@ -2,7 +2,7 @@
 # make test   every test, including those in the real sandbox
 # make soak   the same with full kill, fuzz and scale counts (an hour or so)
 # make lint   formatting, vet, staticcheck
-# make bench  docs/benchmarks.md, measured anew
+# make bench  docs/benchmarks.md, measured anew; with ONLY='Start|Front' some rows of it
 
 export CGO_ENABLED = 0
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo 0.1.0-dev)
@@ -12,7 +12,7 @@ BIN := bin/mcp-vdisk
 
 build:
 	@mkdir -p bin
-	go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN) ./cmd/mcp-vdisk
+	go build -trimpath -ldflags '-s -w -X github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/front.Version=$(VERSION)' -o $(BIN) ./cmd/mcp-vdisk
 
 demo: need build
 	@$(BIN) demo

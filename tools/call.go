@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -52,6 +54,8 @@ type call struct {
 	work    work            // what is to be done
 	script  *script         // or the script to run, as a job
 	asks    bool            // this call of a tool that can change something does not
+	beside  bool            // or it changes something else than the disk
+	fence   workspace.Fence // under which it may change the disk
 	started time.Time
 
 	facts  audit.Facts // public facts of the arguments
@@ -66,7 +70,8 @@ type call struct {
 // Call runs a tool: validate, policy, intent, effect, outcome. It never panics
 // and it never returns before its records are in the log.
 //
-// A call that is refused before any effect is recorded as call.refused, durably.
+// A call that is refused before any effect, or whose context has ended before it
+// begins, is recorded as call.refused, durably.
 // A tool that changes something has a durable call.intent before it starts and
 // a call.outcome before its result is released; a tool that only reads has one
 // call.read. If the log cannot be written nothing is done and nothing is shown.
@@ -75,6 +80,8 @@ type call struct {
 // answers how to ask for it, with the receipt of the intent, and the outcome is
 // written at its end.
 func (t *Tools) Call(ctx context.Context, tool string, raw []byte) Result {
+	t.active.Add(1)
+	defer t.active.Add(-1)
 	c := t.newCall(ctx, tool, raw)
 	r := t.run(ctx, c)
 	r.Tool, r.Call = tool, c.id
@@ -85,9 +92,11 @@ func (t *Tools) Call(ctx context.Context, tool string, raw []byte) Result {
 }
 
 // tell lets the person who runs the program know of a fault of the host.
-func (t *Tools) tell(ctx context.Context, r Result) {
+func (t *Tools) tell(ctx context.Context, r Result) { tell(ctx, t.cfg.Logger, r) }
+
+func tell(ctx context.Context, to *slog.Logger, r Result) {
 	if r.Err != nil && r.Err.ofHost() {
-		t.cfg.Logger.WarnContext(ctx, "tool failed", "call", r.Call, "tool", r.Tool, "code", r.Err.Code, "cause", r.Err.cause)
+		to.WarnContext(ctx, "tool failed", "call", r.Call, "tool", r.Tool, "code", r.Err.Code, "cause", r.Err.cause)
 	}
 }
 
@@ -106,16 +115,27 @@ func (t *Tools) run(ctx context.Context, c *call) Result {
 	}
 	c.args = args
 	c.facts = publicFacts(args)
-	if e := t.cfg.Policy.check(c.tool); e != nil {
+	if e := t.cfg.Policy.checkCall(c.tool, args); e != nil {
 		return t.refused(ctx, c, e)
 	}
 	if err := t.prepare(c); err != nil {
 		return t.refused(ctx, c, asError(err))
 	}
+	mutates := def.Mutates && !c.asks
+	if mutates && !c.beside {
+		if err := t.admit(c); err != nil {
+			c.script = nil // there is no job that could tell
+			return t.refused(ctx, c, asError(err))
+		}
+	}
+	if ctx.Err() != nil { // it waited, and is not wanted any more
+		c.script = nil
+		return t.refused(ctx, c, asError(ended(ctx, context.Cause(ctx))))
+	}
 	switch {
 	case c.script != nil:
 		return t.runJob(ctx, c)
-	case def.Mutates && !c.asks:
+	case mutates:
 		return t.mutate(ctx, c)
 	}
 	return t.read(ctx, c)
@@ -196,9 +216,9 @@ func (t *Tools) runJob(ctx context.Context, c *call) Result {
 		t.tell(ctx, r)
 		return r
 	}
-	j := t.jobs.start(ctx, c)
-	if j == nil {
-		return t.conclude(c, errorResult(errSessionEnds))
+	j, err := t.jobs.start(ctx, t, c)
+	if err != nil {
+		return t.conclude(c, errorResult(asError(err)))
 	}
 	return j.answer(ctx, intent)
 }
@@ -250,13 +270,22 @@ func (t *Tools) handle(ctx context.Context, c *call) (r Result) {
 		}
 	}()
 	if ctx.Err() != nil {
-		return errorResult(asError(context.Cause(ctx)))
+		return errorResult(asError(ended(ctx, context.Cause(ctx))))
 	}
 	r, err := c.work(ctx)
 	if err != nil {
-		return errorResult(asError(err))
+		return errorResult(asError(ended(ctx, err)))
 	}
 	return r
+}
+
+// ended makes what ended ctx a cancellation, whatever cause it was given. A cause
+// that is an error with a code, or of a kind that has one, keeps it.
+func ended(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil && errors.Is(err, cause) {
+		return fmt.Errorf("%w: %w", err, context.Canceled)
+	}
+	return err
 }
 
 // entry fills what every record of a call holds.
@@ -265,7 +294,7 @@ func (t *Tools) entry(c *call, ev audit.Event) audit.Entry {
 		Record: audit.Record{
 			Ev: ev, Call: c.id, Tool: short(c.tool), Act: c.caller.Actor, Cli: c.caller.Client,
 			Proto: c.caller.Protocol, Rid: c.caller.Request, Img: t.streamName,
-			Args: c.facts, Src: c.source, Cap: t.capFacts, Env: t.envFacts,
+			Args: c.facts, Src: c.source, Cap: t.capFacts, Env: t.envFacts, Fence: c.fence.Token,
 		},
 		RawArgs: c.raw,
 	}
@@ -286,15 +315,12 @@ func (t *Tools) outcome(c *call, e *audit.Entry, r Result) {
 // commit makes a change durable through the image's one door and notes the
 // commits around it for the log.
 func (t *Tools) commit(ctx context.Context, c *call, txn workspace.Txn) (workspace.Commit, error) {
-	txn.Call, txn.Actor = c.id, c.caller.Actor
+	txn.Call, txn.Actor, txn.Fence, txn.Admit = c.id, c.caller.Actor, c.fence, t.cfg.Policy.admit
 	if txn.Message == "" {
 		txn.Message = c.tool
 	}
-	if !txn.DryRun { // what is only looked at may be anything
-		txn.Admit = t.cfg.Policy.admit
-	}
 	done, err := t.cfg.Image.Commit(ctx, txn)
-	if err == nil && !txn.DryRun {
+	if err == nil {
 		hostos.Failpoint("tools.committed")
 		c.before, c.after = done.Heads()
 	}

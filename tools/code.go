@@ -59,6 +59,7 @@ type Error struct {
 	Sentence string
 	Hint     string
 
+	late   string // what is said instead of Sentence when a script had ended before it was to be stopped
 	logged string // what the audit log says instead of Sentence, when that quotes the arguments
 	cause  error  // for the operator's own log only
 }
@@ -113,8 +114,9 @@ var pathCodes = []struct {
 	{workspace.ErrReadOnly, ReadOnly, "this disk was opened read-only; only its person can change that"},
 	{workspace.ErrSymlinkLoop, InvalidPath, "the symlinks on this path lead in a circle; delete one of them"},
 	{workspace.ErrLocked, Busy, "another process holds this disk; try again in a moment"},
-	{workspace.ErrFenced, Fenced, "another session took this disk over; nothing was changed"},
+	{workspace.ErrFenced, Fenced, fencedHint},
 	{workspace.ErrCorrupt, ImageCorrupt, "tell the person: the disk image is damaged here; other files may still be readable"},
+	{workspace.ErrGone, ImageCorrupt, "nothing was saved; what the disk held can still be read in this session: tell the person, who puts the file back or connects the client again for what is there now"},
 	{workspace.ErrNotImage, ImageCorrupt, "tell the person: this file is not a disk image"},
 	{workspace.ErrFormat, ImageCorrupt, "tell the person: this image needs another version of mcp-vdisk"},
 }

@@ -8,7 +8,8 @@
 //
 //  1. schemas.Validate checks the arguments: names, types, limits;
 //  2. the policy of the session and the arguments among themselves are checked,
-//     and every path goes through workspace.Clean;
+//     and every path goes through workspace.Clean; a call that can change the
+//     disk is given its fence by the session's lease;
 //  3. whatever was refused so far is a durable call.refused record, and nothing
 //     happened;
 //  4. a tool that changes something writes its call.intent, durably;
@@ -38,8 +39,24 @@
 // it goes on, and {"job":J} asks for it. An offset into the output means the same
 // for as long as the job is remembered, so consecutive pages are the output, no
 // byte lost and none twice. A job that was not handed over ends with its call.
-// Every job ends with the tools ([Tools.Close]) or the process; after a crash the
-// log and the image tell what came of it.
+// Every job ends with the jobs of its disk ([Jobs.Close]) or the process; after a
+// crash the log and the image tell what came of it.
+//
+// # Sessions
+//
+// A [Tools] is one session. Those of one disk share its image, view, log and
+// [Jobs], and with other disks the [Turns] of the host; policy, [Lease] and the
+// way to the person are a session's own:
+//
+//   - a script runs and is committed under the policy and the fence of the session
+//     that started it, also when that has ended. If the disk was taken over
+//     meanwhile the image refuses the commit: FENCED, and the changes are kept;
+//   - any session of the disk may ask for a job and is answered for itself. Saving
+//     what a job left is under the asker's policy and lease, and is recorded as the
+//     asker's; a conflict is told to each session before it may save over it;
+//   - a session that only reads may ask for a job, and neither stop it nor save what
+//     it left. Without the right to change the disk a session may stop only what it
+//     started itself.
 //
 // # Promises
 //
@@ -59,11 +76,13 @@
 // # Files
 //
 // One file per tool. call.go is the life of a call, code.go the codes and what
-// becomes one, result.go what is answered, policy.go what a session may do,
+// becomes one, result.go what is answered, policy.go what a session may do, lease.go
+// whether it may change the disk,
 // paths.go how a path is found, mcp.go and stdio.go the protocol. Of scripts,
 // run_script.go is the arguments, script.go one run, script_report.go what is told
 // of it; job.go is a run from its call until it is forgotten, jobs.go all of them,
-// job_calls.go the calls about one, kept.go changes on their way into the disk,
+// job_info.go and job_stop.go what the owner of the disk sees of them and how he
+// ends them, job_calls.go the calls about one, kept.go changes on their way into the disk,
 // forgotten.go what the log knows; turns.go is the queue, clean.go, transcript.go
 // and spool.go are the output.
 package tools

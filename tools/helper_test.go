@@ -96,6 +96,7 @@ func (d *disk) open(s setup) {
 func (d *disk) close() {
 	d.t.Helper()
 	d.Tools.Close()
+	d.jobs.Close() // which others may share
 	if d.log != nil {
 		if err := d.log.Close(); err != nil {
 			d.t.Error(err)

@@ -1,8 +1,10 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -11,32 +13,35 @@ import (
 
 	"github.com/mcp-vdisk/mcp-vdisk/audit"
 	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
+	"github.com/mcp-vdisk/mcp-vdisk/workspace"
 )
 
 // job is one run of a script, from the receipt of its call until it is
 // forgotten. Its id is that of the call.
 //
 // Until it was handed over it belongs to the request: a client that goes away
-// takes it along. Afterwards it goes on by itself, until its end or the end of
-// the tools.
+// takes it along. Afterwards it goes on by itself, until its end or that of all
+// jobs.
 type job struct {
-	t     *Tools
+	js    *Jobs
+	t     *Tools // of the session that started it, which may have ended
 	id    string
 	began time.Time
+	fence workspace.Fence
 	out   *transcript
 	stop  context.CancelCauseFunc
 	done  chan struct{} // closed when it has ended and its outcome is in the log
 
 	mu     sync.Mutex
-	phase  string // what it does, when that is not running
-	handed bool   // the call was answered before the end
-	over   bool
+	info   JobInfo
+	handed bool // the call was answered before the end
 
 	// Set before done is closed.
-	ended  time.Time
-	result Result // as the call itself is answered, output included
-	told   ending
-	timer  *time.Timer
+	ended    time.Time
+	result   Result // as the call itself is answered, output included
+	told     ending
+	recorded bool // its outcome is in the log
+	timer    *time.Timer
 
 	saving sync.Mutex
 	kept   *kept  // changes that can still be saved
@@ -45,10 +50,11 @@ type job struct {
 
 // ending is what is told of a job that has ended, besides its output.
 type ending struct {
-	head   []string // how it ended
-	remedy []string // what to do while its changes are kept
-	last   []string // the ends of the streams, when not all of them is kept
-	tail   []string // what it changed, and how to get that
+	head   []string        // how it ended
+	remedy []string        // what to do while its changes are kept
+	last   []string        // the ends of the streams, when not all of them is kept
+	tail   []string        // what it changed
+	made   *workspace.Path // what a person would take out of that
 	err    *Error
 	facts  map[string]any
 }
@@ -56,12 +62,24 @@ type ending struct {
 // Causes of the end of a job.
 var (
 	errJobCancelled = &Error{Code: Cancelled, Sentence: "the script was stopped on request; nothing was saved", Hint: "run it again if it is still wanted", cause: context.Canceled}
-	errSessionEnds  = &Error{Code: Cancelled, Sentence: "the script was stopped because its session ends; nothing was saved", cause: context.Canceled}
+	errServerEnds   = &Error{Code: Cancelled, Sentence: "the script was stopped because its server stops; nothing was saved", Hint: "run it again if it is still wanted", cause: context.Canceled}
+	errEvicted      = &Error{Code: Fenced, Sentence: "the script was stopped because another session took this disk over; nothing was saved", Hint: fencedHint,
+		late: "another session has taken this disk over", cause: workspace.ErrFenced}
+	errSessionEnds = &Error{Code: Cancelled, Sentence: "the script was stopped because its session ends; nothing was saved", cause: context.Canceled}
 )
 
-func newJob(t *Tools, c *call) *job {
-	return &job{t: t, id: c.id, began: c.started, out: newTranscript(t.cfg.Scratch), done: make(chan struct{}), phase: "it waits for its turn"}
+func newJob(js *Jobs, t *Tools, c *call) *job {
+	return &job{
+		js: js, t: t, id: c.id, began: c.started, fence: c.fence, out: newTranscript(t.cfg.Scratch), done: make(chan struct{}),
+		info: JobInfo{
+			ID: c.id, Tool: c.tool, Language: c.script.args.Language, Actor: c.caller.Actor, Client: c.caller.Client,
+			State: jobWaits, Began: c.started, Token: c.fence.Token,
+		},
+	}
 }
+
+// logger is who is told of faults that it meets.
+func (j *job) logger() *slog.Logger { return cmp.Or(j.js.logger, j.t.cfg.Logger) }
 
 // run runs the script and writes the outcome of its call.
 func (j *job) run(ctx context.Context, c *call) {
@@ -74,12 +92,13 @@ func (j *job) run(ctx context.Context, c *call) {
 	r = j.t.conclude(c, r)
 	j.t.mark(MarkConcluded)
 	r.Tool, r.Call = c.tool, c.id
-	j.t.tell(ctx, r)
-	j.conclude(r, s.ran)
+	tell(ctx, j.logger(), r)
+	j.recorded = r.Receipt.N > 0
+	j.conclude(r, c.out, s.ran)
 }
 
 // conclude makes the end known.
-func (j *job) conclude(r Result, ran bool) {
+func (j *job) conclude(r Result, out audit.Out, ran bool) {
 	told := r.told
 	if told == nil { // an error that says it all
 		told = &ending{head: strings.Split(r.String(), "\n"), tail: []string{j.line()}}
@@ -87,27 +106,33 @@ func (j *job) conclude(r Result, ran bool) {
 	}
 	facts := map[string]any{"job": j.id}
 	maps.Copy(facts, r.Facts)
-	r.Facts, told.facts, told.err = facts, facts, r.Err
-	j.told, j.ended = *told, j.t.now()
+	r.Facts, told.facts, told.err = facts, maps.Clone(facts), r.Err
+	j.told, j.ended = *told, j.js.now()
 	j.mu.Lock()
-	j.over = true
+	j.info.State, j.info.Ended, j.info.Outcome, j.info.Exit = jobEnded, j.ended, out.Outcome, out.Exit
+	if r.Err != nil {
+		j.info.Code = r.Err.Code
+	}
 	if !j.handed {
 		j.result = r
 	}
 	remember := j.handed || ran
 	j.mu.Unlock()
-	j.t.jobs.settle(j, remember)
+	j.js.settle(j, remember)
 	close(j.done)
 }
 
 // line names the job at the end of a result.
 func (j *job) line() string { return "job " + j.id }
 
-// enter says what the job is doing; "" is running.
-func (j *job) enter(phase string) {
+// enter says what the job is doing.
+func (j *job) enter(state string) { j.note(func(i *JobInfo) { i.State = state }) }
+
+// note changes what is known of the job.
+func (j *job) note(change func(*JobInfo)) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.phase = phase
+	change(&j.info)
 }
 
 // answer is the answer to the call: the result, or how to go on when that takes
@@ -134,7 +159,7 @@ func (j *job) answer(ctx context.Context, receipt audit.Receipt) Result {
 // handOver lets the job go on without its call; ok is false when it has ended.
 func (j *job) handOver(receipt audit.Receipt) (r Result, ok bool) {
 	j.mu.Lock()
-	ok = !j.over
+	ok = j.info.State != jobEnded
 	j.handed = ok
 	j.mu.Unlock()
 	if !ok {
@@ -167,13 +192,14 @@ func (j *job) running(from int64) Result {
 		return errorResult(asError(err))
 	}
 	j.mu.Lock()
-	phase := j.phase
+	doing := inState[j.info.State]
 	j.mu.Unlock()
-	if phase != "" {
-		phase = "; " + phase
+	until := "The script goes on as a job of this disk, also when the session ends."
+	if j.js.own {
+		until = "The script goes on as a job; it ends when this session ends."
 	}
 	lines := []string{
-		fmt.Sprintf("RUNNING for %s%s. The script goes on as a job; it ends when this session ends.", j.t.now().Sub(j.began).Round(100*time.Millisecond), phase),
+		fmt.Sprintf("RUNNING for %s%s. %s", j.js.now().Sub(j.began).Round(100*time.Millisecond), doing, until),
 		fmt.Sprintf(`hint: run_script {"job":%q,"output_offset":%d} waits for its end and shows what is new; {"job":%q,"cancel":true} stops it`, j.id, e.next, j.id),
 	}
 	lines = append(lines, e.lines(j.id, true)...)
@@ -182,10 +208,20 @@ func (j *job) running(from int64) Result {
 	return textResult(facts, lines...)
 }
 
-// report tells of a job that has ended, with its output from an offset on.
-func (j *job) report(from int64) Result {
+// show tells of a job for a session, with its output from an offset on; nil is
+// nobody's session.
+func (j *job) show(t *Tools, from int64) Result {
+	if from = max(min(from, maxOutput), 0); j.isOver() {
+		return j.report(t, from)
+	}
+	return j.running(from)
+}
+
+// report tells of a job that has ended.
+func (j *job) report(t *Tools, from int64) Result {
 	room := pageRoom
-	for _, l := range slices.Concat(j.told.head, j.told.remedy, j.told.last, j.told.tail) {
+	tail := j.told.lastLines(t)
+	for _, l := range slices.Concat(j.told.head, j.told.remedy, j.told.last, tail) {
 		room -= len(l) + 1
 	}
 	e, err := j.out.page(from, max(room, MaxText/4))
@@ -196,12 +232,20 @@ func (j *job) report(from int64) Result {
 	if e.more() {
 		last = nil
 	}
-	lines := slices.Concat(j.told.head, j.changes(), e.lines(j.id, false), last, j.told.tail)
+	lines := slices.Concat(j.told.head, j.changes(), e.lines(j.id, false), last, tail)
 	facts := e.facts(j.id)
 	maps.Copy(facts, j.told.facts)
 	r := textResult(facts, lines...)
 	r.Err = j.told.err
 	return r
+}
+
+// lastLines are what the job changed, and how the person of a session gets that.
+func (e *ending) lastLines(t *Tools) []string {
+	if t == nil || e.made == nil {
+		return e.tail
+	}
+	return append(slices.Clip(e.tail), t.getLine(*e.made))
 }
 
 // streamNames are the headings of a script's streams, by sandboxrun.Stream.

@@ -15,10 +15,9 @@ func (t *Tools) awaitJob(ctx context.Context, c *call, id string, from int64) (R
 	if j == nil {
 		return Result{}, t.forgotten(ctx, id)
 	}
-	from = min(from, maxOutput)
 	late, stop := t.due(c.started)
 	defer stop()
-	full, leave := j.out.reach(from + pageRoom)
+	full, leave := j.out.reach(min(from, maxOutput) + pageRoom)
 	defer leave()
 	select {
 	case <-j.done:
@@ -27,10 +26,7 @@ func (t *Tools) awaitJob(ctx context.Context, c *call, id string, from int64) (R
 	case <-ctx.Done():
 		return Result{}, context.Cause(ctx)
 	}
-	if j.isOver() {
-		return j.report(from), nil
-	}
-	return j.running(from), nil
+	return j.show(t, from), nil
 }
 
 func (j *job) isOver() bool {
@@ -90,11 +86,12 @@ func (t *Tools) saveJob(ctx context.Context, c *call, id string) (Result, error)
 		return j.nothingKept()
 	}
 	c.source = k.digest
-	ch, err := k.commit(ctx, c, false)
+	ch, err := k.commit(ctx, t, c, false)
 	if err != nil {
 		return t.notSaved(j, k, err)
 	}
 	j.saved, j.kept = ch.seq, nil
+	j.note(func(i *JobInfo) { i.Saved, i.Kept = true, 0 })
 	t.jobs.unkeep(j)
 	c.out.Changed, c.changes = int64(len(ch.effects)), ChangeFacts(ch.effects)
 	facts := map[string]any{"job": id, "saved": true, "changed": ch.changed()}
@@ -127,7 +124,7 @@ func (t *Tools) clashed(j *job, clash *conflict, ending string) (*Error, []strin
 	words, list := clash.words()
 	return &Error{
 		Code: VersionConflict, Sentence: fmt.Sprintf("nothing was saved (%s): %s", ending, words),
-		Hint:  fmt.Sprintf(`look at them; run_script {"job":%q,"commit":"always"} then saves over them, within %s`, j.id, inWords(t.cfg.Limits.KeepJobs)),
+		Hint:  fmt.Sprintf(`look at them; run_script {"job":%q,"commit":"always"} then saves over them, within %s`, j.id, inWords(t.jobs.limits.KeepJobs)),
 		cause: clash,
 	}, slices.Clip(list)
 }

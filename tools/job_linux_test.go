@@ -70,10 +70,11 @@ func (d *disk) outcomes(call string) []audit.Record {
 	return d.records(audit.Query{Match: map[string][]string{"call": {call}, "ev": {"call.outcome"}}})
 }
 
-// later moves the clock of the tools. No job may run.
+// later moves the clock of the tools and of the jobs. No job may run.
 func (d *disk) later(by time.Duration) {
-	clock := d.now
+	clock, jobs := d.now, d.jobs.now
 	d.now = func() time.Time { return clock().Add(by) }
+	d.jobs.now = func() time.Time { return jobs().Add(by) }
 }
 
 // shown takes the sections of a result apart, as an agent reads them.

@@ -2,25 +2,100 @@ package tools
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
 )
 
-// jobs are the runs of scripts: those that go on and those that have ended and
-// can still be asked for. A lock of it is never held while anything is waited
-// for or written.
-type jobs struct {
-	t     *Tools
-	turns *turns
-	room  int64 // bytes that kept changes may have together
+// Jobs are the scripts of one disk, whichever session started them: those that
+// go on, and those that have ended and can still be asked for. A job is under the
+// policy and the fence of its session until its end; whoever asks for it later
+// is answered by his own. All methods may be called by many goroutines at once.
+type Jobs struct {
+	limits Limits
+	logger *slog.Logger // nil: that of the session which started a job
+	turns  *Turns
+	own    bool  // they are those of one session
+	room   int64 // bytes that kept changes may have together
+	now    func() time.Time
 
-	mu     sync.Mutex
-	all    map[string]*job
-	ended  []*job   // oldest first
-	kept   []keeper // whose changes are kept, oldest first
-	closed bool
-	work   sync.WaitGroup // of everything that is started here
+	mu      sync.Mutex // never held while anything is waited for or written
+	all     map[string]*job
+	ended   []*job   // oldest first
+	kept    []keeper // whose changes are kept, oldest first
+	evicted *uint64  // nothing is started under a token up to this
+	why     *Error   // nothing is
+	closed  bool
+	work    sync.WaitGroup // of everything that is started here
+}
+
+// JobsConfig says what is remembered and how many run.
+type JobsConfig struct {
+	// Limits: KeepJobs is that of all jobs, whatever the limits of a session say.
+	Limits Limits
+	// Turns let the scripts in. Nil: turns of their own, by Limits.Scripts and
+	// Limits.ScriptMemory.
+	Turns *Turns
+	// Logger is told of faults of the host that a job meets. Nil: the logger of
+	// the session that started the job.
+	Logger *slog.Logger
+}
+
+// NewJobs returns the jobs of a disk. It starts nothing.
+func NewJobs(c JobsConfig) *Jobs {
+	l := c.Limits.withDefaults()
+	if c.Turns == nil {
+		c.Turns = NewTurns(l.Scripts, l.ScriptMemory)
+	}
+	return &Jobs{limits: l, logger: c.Logger, turns: c.Turns, room: keptBytes, now: time.Now, all: map[string]*job{}}
+}
+
+// Running counts the jobs that have not ended, those that wait for their turn
+// included.
+func (js *Jobs) Running() int {
+	js.mu.Lock()
+	defer js.mu.Unlock()
+	n := 0
+	for _, j := range js.all {
+		if !j.isOver() {
+			n++
+		}
+	}
+	return n
+}
+
+// Close stops the scripts that still run, waits for them, writes their outcomes,
+// and gives up what was kept of those that have ended. A script that is started
+// afterwards is CANCELLED; everything else works as before. The log, the view and
+// the image must still be open. Closing twice is no error.
+func (js *Jobs) Close() {
+	js.mu.Lock()
+	js.closed = true
+	for _, j := range js.all {
+		j.stop(js.ending())
+		if j.timer != nil {
+			j.timer.Stop()
+		}
+	}
+	js.mu.Unlock()
+	js.work.Wait()
+	js.mu.Lock()
+	all := js.all
+	js.all, js.ended, js.kept = map[string]*job{}, nil, nil
+	js.mu.Unlock()
+	for _, j := range all {
+		j.discard()
+		j.out.close()
+	}
+}
+
+// ending is why Close ends a job.
+func (js *Jobs) ending() *Error {
+	if js.own {
+		return errSessionEnds
+	}
+	return errServerEnds
 }
 
 // keeper is a job whose changes are kept, and what they count.
@@ -38,31 +113,33 @@ const (
 	keptEntry = 4 << 10
 )
 
-func newJobs(t *Tools) *jobs {
-	l := t.cfg.Limits
-	return &jobs{t: t, turns: newTurns(l.Scripts, l.ScriptMemory), room: keptBytes, all: map[string]*job{}}
-}
-
-// start runs a script on a goroutine of its own. It returns nil when the tools
-// are closed.
-func (js *jobs) start(ctx context.Context, c *call) *job {
-	j := newJob(js.t, c)
-	// The job outlives the request, and the session's end stops it.
+// start runs a script of a session on a goroutine of its own, unless the jobs are
+// closed or what the session was allowed has ended.
+func (js *Jobs) start(ctx context.Context, t *Tools, c *call) (*job, error) {
+	j := newJob(js, t, c)
+	// The job outlives the request.
 	ctx, j.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	js.expire()
 	js.mu.Lock()
 	defer js.mu.Unlock()
-	if js.closed {
+	var err error
+	switch {
+	case js.closed:
+		err = js.ending()
+	case js.evicted != nil && c.fence.Token <= *js.evicted:
+		err = js.why
+	}
+	if err != nil {
 		j.stop(nil)
-		return nil
+		return nil, err
 	}
 	js.all[j.id] = j
 	js.work.Go(func() { j.run(ctx, c) })
-	return j
+	return j, nil
 }
 
 // find returns a job that runs or is remembered, else nil.
-func (js *jobs) find(id string) *job {
+func (js *Jobs) find(id string) *job {
 	js.expire()
 	js.mu.Lock()
 	defer js.mu.Unlock()
@@ -70,7 +147,7 @@ func (js *jobs) find(id string) *job {
 }
 
 // settle remembers a job that has ended, or forgets it.
-func (js *jobs) settle(j *job, remember bool) {
+func (js *Jobs) settle(j *job, remember bool) {
 	js.mu.Lock()
 	defer js.mu.Unlock()
 	switch {
@@ -78,15 +155,15 @@ func (js *jobs) settle(j *job, remember bool) {
 		delete(js.all, j.id)
 		return
 	case js.closed:
-		return // close sees to it
+		return // Close sees to it
 	}
 	js.ended = append(js.ended, j)
 	// It is also forgotten when nobody calls any more.
-	j.timer = time.AfterFunc(js.t.cfg.Limits.KeepJobs+time.Millisecond, js.inTime)
+	j.timer = time.AfterFunc(js.limits.KeepJobs+time.Millisecond, js.inTime)
 }
 
 // inTime is expire on a timer's goroutine.
-func (js *jobs) inTime() {
+func (js *Jobs) inTime() {
 	js.mu.Lock()
 	closed := js.closed
 	if !closed {
@@ -101,10 +178,10 @@ func (js *jobs) inTime() {
 
 // expire forgets what is too old or too many. Of too many those go first whose
 // changes nobody can save any more.
-func (js *jobs) expire() {
+func (js *Jobs) expire() {
 	js.mu.Lock()
 	var gone []*job
-	before := js.t.now().Add(-js.t.cfg.Limits.KeepJobs)
+	before := js.now().Add(-js.limits.KeepJobs)
 	for len(js.ended) > 0 && js.ended[0].ended.Before(before) {
 		gone = append(gone, js.forget(0))
 	}
@@ -120,7 +197,7 @@ func (js *jobs) expire() {
 }
 
 // forget takes a job out of the tables.
-func (js *jobs) forget(i int) *job {
+func (js *Jobs) forget(i int) *job {
 	j := js.ended[i]
 	js.ended = slices.Delete(js.ended, i, i+1)
 	js.release(j)
@@ -129,16 +206,16 @@ func (js *jobs) forget(i int) *job {
 	return j
 }
 
-func (js *jobs) release(j *job) {
+func (js *Jobs) release(j *job) {
 	js.kept = slices.DeleteFunc(js.kept, func(k keeper) bool { return k.j == j })
 }
 
-func (js *jobs) keeps(j *job) bool {
+func (js *Jobs) keeps(j *job) bool {
 	return slices.ContainsFunc(js.kept, func(k keeper) bool { return k.j == j })
 }
 
 // unkeep notes that the changes of a job are saved or gone.
-func (js *jobs) unkeep(j *job) {
+func (js *Jobs) unkeep(j *job) {
 	js.mu.Lock()
 	defer js.mu.Unlock()
 	js.release(j)
@@ -146,7 +223,7 @@ func (js *jobs) unkeep(j *job) {
 
 // keep makes room for the changes of a job, at the cost of older ones. It tells
 // whether they may be kept at all.
-func (js *jobs) keep(j *job, cost int64) bool {
+func (js *Jobs) keep(j *job, cost int64) bool {
 	js.mu.Lock()
 	if js.closed || cost > js.room {
 		js.mu.Unlock()
@@ -168,26 +245,4 @@ func (js *jobs) keep(j *job, cost int64) bool {
 		o.discard()
 	}
 	return true
-}
-
-// close ends all jobs, waits for them and forgets everything.
-func (js *jobs) close() {
-	js.mu.Lock()
-	js.closed = true
-	for _, j := range js.all {
-		j.stop(errSessionEnds)
-		if j.timer != nil {
-			j.timer.Stop()
-		}
-	}
-	all := js.all
-	js.mu.Unlock()
-	js.work.Wait()
-	for _, j := range all {
-		j.discard()
-		j.out.close()
-	}
-	js.mu.Lock()
-	js.all, js.ended, js.kept = map[string]*job{}, nil, nil
-	js.mu.Unlock()
 }

@@ -14,15 +14,18 @@ import (
 // when they were not saved then. Their contents lie in the image, as pending, and
 // are gone after a crash.
 type kept struct {
-	t       *Tools
 	stage   *workspace.Stage
 	changes []workspace.Change
+	paths   int    // that differ because of them
 	base    uint64 // commits behind this one may conflict
-	over    bool   // a conflict was told: save over what there is
 	source  []byte
 	message string
 	ending  string // of the run, in words
 	digest  string // of its source
+
+	// told are the sessions that were told of a conflict, with the commit up to
+	// which they were; nil is all, told by the result of the run.
+	told map[*Tools]uint64
 }
 
 // change is what a commit did, or would do.
@@ -32,32 +35,52 @@ type change struct {
 }
 
 // commit saves the changes for a call; dry only tells what they would do. Paths
-// that others changed as well are a *conflict. After that was told, the same
-// commit saves over what they did, but not over what they do since.
-func (k *kept) commit(ctx context.Context, c *call, dry bool) (change, error) {
-	changes, err := k.steps(k.over)
+// that others changed as well are a *conflict. After that was told to a session,
+// the same commit saves over what they did, but not over what they do since.
+func (k *kept) commit(ctx context.Context, t *Tools, c *call, dry bool) (change, error) {
+	told := max(k.told[t], k.told[nil])
+	changes, err := k.steps(t, told > 0)
 	if err != nil {
 		return change{}, err
 	}
-	done, err := k.t.commit(ctx, c, workspace.Txn{
-		Message: k.message, Source: k.source, Base: k.base, Stage: k.stage, Changes: changes, DryRun: dry,
-	})
+	do := t.look
+	if !dry {
+		do = func(ctx context.Context, txn workspace.Txn) (workspace.Commit, error) { return t.commit(ctx, c, txn) }
+	}
+	base := cmp.Or(told, k.base)
+	done, err := do(ctx, workspace.Txn{Message: k.message, Source: k.source, Base: base, Stage: k.stage, Changes: changes})
 	if !errors.Is(err, workspace.ErrVersionConflict) {
 		return change{done.Effects, done.Seq}, err
 	}
-	clash, cerr := k.conflict(ctx, err)
-	if cerr != nil {
+	clash, cerr := k.conflict(ctx, t, base, err)
+	switch {
+	case cerr != nil:
 		return change{}, cerr
+	case dry:
+		return change{}, clash
+	case k.told == nil:
+		k.told = map[*Tools]uint64{}
 	}
-	if !dry {
-		k.base, k.over = clash.head, true
+	if c.script != nil { // what a run meets at its end stands in its result
+		t = nil
 	}
+	k.told[t] = clash.head
 	return change{}, clash
+}
+
+// look tells what a change would do, whoever has the right to make it.
+func (t *Tools) look(ctx context.Context, txn workspace.Txn) (workspace.Commit, error) {
+	fence, err := t.cfg.Image.Fence()
+	if err != nil {
+		return workspace.Commit{}, err
+	}
+	txn.DryRun, txn.Fence = true, fence
+	return t.cfg.Image.Commit(ctx, txn)
 }
 
 // steps are the changes; over what others did they need parents, and what is
 // gone need not be removed.
-func (k *kept) steps(over bool) ([]workspace.Change, error) {
+func (k *kept) steps(t *Tools, over bool) ([]workspace.Change, error) {
 	if !over {
 		return k.changes, nil
 	}
@@ -65,7 +88,7 @@ func (k *kept) steps(over bool) ([]workspace.Change, error) {
 	for _, c := range k.changes {
 		c.Parents = true
 		if c.Op == workspace.OpRemove {
-			_, err := k.t.cfg.Image.Lstat(c.Path)
+			_, err := t.cfg.Image.Lstat(c.Path)
 			if errors.Is(err, workspace.ErrNotFound) || errors.Is(err, workspace.ErrNotDirectory) {
 				continue
 			}
@@ -96,21 +119,22 @@ type clash struct {
 func (e *conflict) Error() string { return e.cause.Error() }
 func (e *conflict) Unwrap() error { return e.cause }
 
-// conflict finds which paths are meant. It looks at the commits up to one that
-// it notes: whatever comes behind that is news, and a conflict of its own.
-func (k *kept) conflict(ctx context.Context, cause error) (*conflict, error) {
-	info, err := k.t.cfg.Image.Info()
+// conflict finds which paths are meant by the commits behind base. It looks at
+// those up to one that it notes: whatever comes behind that is news, and a conflict
+// of its own.
+func (k *kept) conflict(ctx context.Context, t *Tools, base uint64, cause error) (*conflict, error) {
+	info, err := t.cfg.Image.Info()
 	if err != nil {
 		return nil, err
 	}
 	e := &conflict{cause: cause, head: info.Seq}
-	ours, above, err := k.touched(ctx, e)
+	ours, above, err := k.touched(ctx, t, e)
 	if err != nil {
 		return nil, err
 	}
 	found := map[workspace.Path]clash{}
-	for at := k.base; at < e.head; {
-		log, err := k.t.cfg.Image.Log(at, 1)
+	for at := base; at < e.head; {
+		log, err := t.cfg.Image.Log(at, 1)
 		if err != nil {
 			return nil, err
 		}
@@ -134,13 +158,13 @@ func (k *kept) conflict(ctx context.Context, cause error) (*conflict, error) {
 
 // touched are the paths that saving over everything would change, and all
 // directories above them.
-func (k *kept) touched(ctx context.Context, e *conflict) (ours, above map[workspace.Path]bool, err error) {
-	steps, err := k.steps(true)
+func (k *kept) touched(ctx context.Context, t *Tools, e *conflict) (ours, above map[workspace.Path]bool, err error) {
+	steps, err := k.steps(t, true)
 	if err != nil {
 		return nil, nil, err
 	}
 	ours, above = map[workspace.Path]bool{}, map[workspace.Path]bool{}
-	would, err := k.t.cfg.Image.Commit(ctx, workspace.Txn{Stage: k.stage, Changes: steps, DryRun: true})
+	would, err := t.look(ctx, workspace.Txn{Stage: k.stage, Changes: steps})
 	e.effects = would.Effects
 	for _, f := range would.Effects {
 		ours[f.Path] = true
@@ -191,9 +215,18 @@ func (j *job) discard() {
 		return
 	}
 	if err := j.kept.stage.Discard(); err != nil {
-		j.t.cfg.Logger.Warn("kept changes could not be discarded; the next opening does it", "job", j.id, "error", err)
+		j.logger().Warn("kept changes could not be discarded; the next opening does it", "job", j.id, "error", err)
 	}
 	j.kept = nil
+	j.note(func(i *JobInfo) { i.Kept = 0 })
+}
+
+// hold keeps changes.
+func (j *job) hold(k *kept) {
+	j.saving.Lock()
+	defer j.saving.Unlock()
+	j.kept = k
+	j.note(func(i *JobInfo) { i.Kept = k.paths })
 }
 
 // savedAs notes that what the run changed is on the disk.
@@ -201,6 +234,7 @@ func (j *job) savedAs(c change) {
 	j.saving.Lock()
 	defer j.saving.Unlock()
 	j.saved, j.kept = c.seq, nil
+	j.note(func(i *JobInfo) { i.Saved = true })
 }
 
 // changes says what became of changes that were kept.

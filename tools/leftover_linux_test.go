@@ -71,8 +71,8 @@ func (d *disk) backAt(was footprint) (now footprint) {
 	return now
 }
 
-// phases are what a job does when it is cancelled; "" is that its script runs.
-var phases = []string{"it waits for its turn", "it is being started", "", "its changes are being looked at"}
+// phases are what a job does when it is cancelled.
+var phases = []string{jobWaits, jobStarts, jobRuns, jobLooks}
 
 // TestCancelledAnywhere: calls and jobs that are cancelled in every phase have one
 // outcome each, are saved whole or not at all, and leave nothing.
@@ -108,7 +108,7 @@ func TestCancelledAnywhere(t *testing.T) {
 	now := d.backAt(was)
 	t.Logf("%d cancels in %s, by phase %v, ends %v; %+v before, %+v after", rounds, time.Since(began).Round(time.Millisecond), c.phases, c.ends, was, now)
 	for _, phase := range phases {
-		if c.phases[phase] == 0 && phase != "it is being started" { // which may be too short to be seen
+		if c.phases[phase] == 0 && phase != jobStarts { // which may be too short to be seen
 			t.Errorf("no cancel reached a script of which is told %q", phase)
 		}
 	}
@@ -238,5 +238,5 @@ func (c *canceller) jobsNow() map[string]*job {
 func (j *job) state() (phase string, over bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.phase, j.over
+	return j.info.State, j.info.State == jobEnded
 }

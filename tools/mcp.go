@@ -103,7 +103,8 @@ func (r Result) MCP() *mcp.CallToolResult {
 // session is one client. The library wants to keep in it what the client said
 // of itself; nothing else of a session is kept.
 type session struct {
-	id string
+	id   string
+	told func(client string) // of Config
 
 	mu       sync.Mutex
 	ready    bool
@@ -131,7 +132,12 @@ func (s *session) SetLogLevel(l mcp.LoggingLevel) { s.locked(func() { s.level = 
 
 func (s *session) GetLogLevel() (l mcp.LoggingLevel) { s.locked(func() { l = s.level }); return l }
 
-func (s *session) SetClientInfo(c mcp.Implementation) { s.locked(func() { s.client = c }) }
+func (s *session) SetClientInfo(c mcp.Implementation) {
+	s.locked(func() { s.client = c })
+	if s.told != nil && c.Name != "" {
+		s.told(short(c.Name + " " + c.Version))
+	}
+}
 
 func (s *session) GetClientInfo() (c mcp.Implementation) { s.locked(func() { c = s.client }); return c }
 

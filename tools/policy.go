@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"encoding/json"
 	"slices"
 
 	"github.com/mcp-vdisk/mcp-vdisk/audit"
@@ -11,7 +12,7 @@ import (
 // Policy is what the person allowed a session when it was started. No argument
 // of a tool and no file on the disk widens it. The zero value allows all.
 type Policy struct {
-	ReadOnly bool     // only read_file and list_files
+	ReadOnly bool     // only read_file and list_files; and a look at scripts of other sessions
 	NoDelete bool     // nothing that is on the disk goes away or is emptied
 	Tools    []string // when not empty, only these tools
 }
@@ -34,6 +35,22 @@ func (p Policy) check(tool string) *Error {
 		return refuse(NotAllowed, "use the tools that this session lists", "%s is not offered in this session", tool)
 	}
 	return nil
+}
+
+// checkCall is check for a call with these arguments, which are valid. A session
+// that only reads may look at the scripts of others, though it is not offered
+// run_script.
+func (p Policy) checkCall(tool string, args json.RawMessage) *Error {
+	var a scriptArgs
+	if !p.ReadOnly || tool != "run_script" || json.Unmarshal(args, &a) != nil || a.Job == nil {
+		return p.check(tool)
+	}
+	if a.Cancel || a.Commit != "" {
+		return refuse(ReadOnly, `{"job":…} alone shows the script; a session that writes can stop it, or save what it left`,
+			"this session is read-only: it may look at a script, and neither stop it nor save what it left")
+	}
+	p.ReadOnly = false
+	return p.check(tool)
 }
 
 // admit refuses changes that would remove or empty something although deleting

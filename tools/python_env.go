@@ -17,7 +17,7 @@ type pythonArgs struct {
 // could fulfil.
 func (t *Tools) pythonEnv(c *call) (work, error) {
 	a, err := decode[pythonArgs](c)
-	c.asks = a.Action == "status"
+	c.asks, c.beside = a.Action == "status", true
 	return func(ctx context.Context) (Result, error) { return t.python(ctx, a) }, err
 }
 

@@ -96,6 +96,10 @@ func (t *Tools) aboutJob(c *call, a scriptArgs) (work, error) {
 	job := id.String()
 	switch {
 	case a.Cancel:
+		// Whoever started a script may stop it, also when others hold the
+		// right to change the disk by now.
+		j := t.jobs.find(job)
+		c.beside = j == nil || j.t == t
 		return func(ctx context.Context) (Result, error) { return t.cancelJob(ctx, c, job) }, nil
 	case a.Commit != "":
 		return func(ctx context.Context) (Result, error) { return t.saveJob(ctx, c, job) }, nil

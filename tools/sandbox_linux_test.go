@@ -80,7 +80,7 @@ func (d *disk) running(n int) {
 		defer d.jobs.mu.Unlock()
 		for _, j := range d.jobs.all {
 			j.mu.Lock()
-			if !j.over && j.phase == "" {
+			if j.info.State == jobRuns {
 				n--
 			}
 			j.mu.Unlock()

@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,7 +54,7 @@ func (s *script) run(ctx context.Context) (Result, error) {
 		return Result{}, err
 	}
 	s.c.out.Outcome, s.c.out.Exit = string(s.res.Outcome), exitOf(s.res)
-	s.job.enter("its changes are being looked at")
+	s.job.enter(jobLooks)
 	r := s.settle(ctx)
 	s.t.mark(MarkSettled)
 	return r, nil
@@ -77,13 +78,13 @@ func (s *script) execute(ctx context.Context) error {
 		return err
 	}
 	defer leave()
-	s.job.enter("it is being started")
+	s.job.enter(jobStarts)
 	gen, err := s.prepare(ctx)
 	if err != nil {
 		return err
 	}
 	defer gen.Release()
-	s.job.enter("")
+	s.job.enter(jobRuns)
 	s.stage = s.t.cfg.Image.Stage(ctx)
 	s.t.mark(MarkPinned)
 	s.res, err = s.t.cfg.Box.Run(ctx, s.spec, s.collect)
@@ -109,7 +110,7 @@ func (s *script) turn(ctx context.Context) (leave func(), err error) {
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	}
-	return nil, refuse(Busy, "wait for one of them to end, or stop one, and try again", "as many scripts as may run at once have been running on this disk for the last %s", s.t.cfg.Limits.Queue)
+	return nil, refuse(Busy, "wait for one of them to end, or stop one, and try again", "as many scripts as may run at once have been running here for the last %s", s.t.cfg.Limits.Queue)
 }
 
 // prepare pins the view of the disk and builds the command.
@@ -294,6 +295,7 @@ func (s *script) settle(ctx context.Context) Result {
 		rep.effects, err = clash.effects, nil // told when somebody asks to save them
 	}
 	if s.bad == nil && mayKeep(err) && (err != nil || rep.changed() > 0) {
+		k.paths = cmp.Or(int(rep.changed()), len(k.changes))
 		rep.kept = s.keep(k)
 		rep.tooMuch = !rep.kept
 	}
@@ -303,7 +305,7 @@ func (s *script) settle(ctx context.Context) Result {
 // commit saves the changes, or only looks what they would do.
 func (s *script) commit(ctx context.Context, rep *report) (*kept, error) {
 	k := &kept{
-		t: s.t, stage: s.stage, changes: s.diff, base: s.base,
+		stage: s.stage, changes: s.diff, base: s.base,
 		message: "run_script " + s.args.Language, ending: s.ending(), digest: s.c.source,
 	}
 	if s.bad != nil {
@@ -319,7 +321,7 @@ func (s *script) commit(ctx context.Context, rep *report) (*kept, error) {
 	if k.source, err = s.source(); err != nil {
 		return k, err
 	}
-	rep.change, err = k.commit(ctx, s.c, !rep.asked)
+	rep.change, err = k.commit(ctx, s.t, s.c, !rep.asked)
 	if err == nil && !rep.asked {
 		err = s.t.cfg.Policy.admit(rep.effects)
 	}
@@ -328,9 +330,7 @@ func (s *script) commit(ctx context.Context, rep *report) (*kept, error) {
 
 // keep leaves the changes to the job; it tells whether they are not too much.
 func (s *script) keep(k *kept) bool {
-	s.job.saving.Lock()
-	s.job.kept = k
-	s.job.saving.Unlock()
+	s.job.hold(k)
 	s.stage, s.diff = nil, nil
 	if s.t.jobs.keep(s.job, s.bytes+int64(len(k.changes))*keptEntry) {
 		return true
@@ -341,7 +341,7 @@ func (s *script) keep(k *kept) bool {
 
 // mayKeep tells whether changes that were not saved could be saved later.
 func mayKeep(err error) bool {
-	return err == nil || errors.Is(err, workspace.ErrVersionConflict) || errors.Is(err, workspace.ErrQuota)
+	return err == nil || errors.Is(err, workspace.ErrVersionConflict) || errors.Is(err, workspace.ErrQuota) || errors.Is(err, workspace.ErrFenced)
 }
 
 func (s *script) success() bool {

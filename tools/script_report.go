@@ -38,8 +38,12 @@ type report struct {
 func (r report) result(err error) Result {
 	r.log()
 	told := &ending{last: r.last(), tail: append(r.lines(), r.notes()...)}
+	if p, ok := r.worthGetting(); ok && r.saved {
+		told.made = &p
+	}
 	var failed *Error
-	if err != nil && r.asked {
+	// A script that was stopped for a takeover is told so in any case.
+	if err != nil && (r.asked || errors.Is(err, workspace.ErrFenced)) {
 		failed, told.head = r.failure(err)
 	} else {
 		told.head = append([]string{r.headline(err)}, barred(err)...)
@@ -49,7 +53,8 @@ func (r report) result(err error) Result {
 	if err != nil && len(r.effects) == 0 {
 		delete(facts, "changed") // nobody knows
 	}
-	res := textResult(facts, slices.Concat(told.head, told.remedy, r.output(told.tail), told.tail)...)
+	tail := told.lastLines(r.s.t)
+	res := textResult(facts, slices.Concat(told.head, told.remedy, r.output(tail), tail)...)
 	res.Err, res.told = failed, told
 	return res
 }
@@ -65,6 +70,11 @@ func (r report) failure(err error) (*Error, []string) {
 		}
 	case e.Code == Cancelled:
 	default:
+		own := *e
+		if e.late != "" { // too late to stop it
+			own.Sentence = e.late
+		}
+		e = &own
 		e.Sentence = fmt.Sprintf("nothing was saved (%s): %s", r.s.ending(), e.Sentence)
 		if r.kept {
 			e.Hint += "; " + r.saveLater()
@@ -115,7 +125,7 @@ func (r report) remedy(barred error) []string {
 }
 
 func (r report) saveLater() string {
-	return fmt.Sprintf(`the changes are kept for %s; run_script {"job":%q,"commit":"always"} saves them`, inWords(r.s.t.cfg.Limits.KeepJobs), r.s.job.id)
+	return fmt.Sprintf(`the changes are kept for %s; run_script {"job":%q,"commit":"always"} saves them`, inWords(r.s.t.jobs.limits.KeepJobs), r.s.job.id)
 }
 
 const tooMuch = `these changes are too much to be kept; run the script again with commit:"always" to save whatever it leaves`
@@ -231,11 +241,7 @@ func (r report) notes() []string {
 			lines = append(lines, hint)
 		}
 	}
-	lines = append(lines, r.s.job.line())
-	if p, ok := r.worthGetting(); ok && r.saved {
-		lines = append(lines, r.s.t.getLine(p))
-	}
-	return lines
+	return append(lines, r.s.job.line())
 }
 
 // cutLine is what the line that counts what was left out may take.

@@ -45,22 +45,32 @@ var (
 // in ends or ctx does. Each request runs on a goroutine of its own, so a quick call
 // never waits behind a slow one and answers come in any order.
 //
-// A cancelled request is not answered. When in ends, the calls that run get two
-// seconds to answer and are then cancelled; ServeStdio returns after the last
-// of them, when its answers are written or nothing of them was read for five
-// seconds. When out breaks, all calls are cancelled and the error is returned. A
-// line over MaxMessage and a line that is no JSON are answered with an error,
-// and the loop goes on. Only protocol messages are written to out.
+// What one client can make it hold is bounded. At most 16 calls that read, 64 that
+// change something and 64 scripts are at work, and none begins while 8 MiB of answers
+// are not taken. Up to 1,024 requests wait for that, and when they are too many
+// nothing is read any more; until then a cancel reaches what waits, too.
+//
+// A cancelled request is not answered. When in ends, the calls that run or wait get
+// two seconds to answer, not counting the time for which they wait for the client
+// to read, and are then cancelled; ServeStdio returns after the last of them, when
+// its answers are written or nothing of them was read for five seconds. When out
+// breaks or ctx ends, all calls are cancelled, those that wait are dropped, and the
+// error is returned. A line over MaxMessage and a line that is no JSON are answered
+// with an error, and the loop goes on. Only protocol messages are written to out.
 func (t *Tools) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) error {
 	l := &loop{
-		t: t, mcp: t.newMCP(), out: out,
-		session: &session{id: uuid.NewString(), notes: make(chan mcp.JSONRPCNotification)},
-		open:    map[string]*inFlight{},
+		t: t, mcp: t.newMCP(), outbox: outbox{out: out},
+		session: &session{id: uuid.NewString(), told: t.cfg.Client, notes: make(chan mcp.JSONRPCNotification)},
+		open:    map[string]*inFlight{}, finished: make(chan struct{}),
+	}
+	l.room, l.left = sync.NewCond(&l.mu), ctx.Done()
+	for i, most := range [laneCount]int{mostQuick, mostReads, mostChanges, mostScripts} {
+		l.lanes[i].most = most
 	}
 	ctx, l.hangUp = context.WithCancelCause(l.mcp.WithContext(ctx, l.session))
 	defer l.hangUp(nil)
 	err := l.read(ctx, in)
-	l.drain()
+	l.drain(err == nil)
 	return cmp.Or(err, l.writeErr())
 }
 
@@ -70,23 +80,20 @@ type loop struct {
 	mcp     *server.MCPServer
 	session *session
 	hangUp  context.CancelCauseFunc // ends every call
-	calls   sync.WaitGroup          // what computes an answer
-	sends   sync.WaitGroup          // the same and what writes it
-
-	outMu sync.Mutex // held as long as a client lets a write wait
-	out   io.Writer
-	sent  atomic.Int64
 
 	in    *bufio.Reader // of the goroutine whose turn it is
 	turn  chan struct{} // gives it to one that is idle
 	ended chan error    // the input has
 	quit  chan struct{} // closed when nothing is read any more
 
-	mu     sync.Mutex
-	open   map[string]*inFlight // by the id as it was written
-	outErr error                // the first failed write; nothing is written after it
-	idle   int                  // goroutines that wait for a turn
-	over   bool                 // nothing that is read is a call any more
+	mu       sync.Mutex
+	open     map[string]*inFlight // by the id as it was written
+	idle     int                  // goroutines that wait for a turn
+	over     bool                 // nothing that is read is a call any more
+	handling int                  // lines that were read, and requests at work
+	finished chan struct{}        // closed when it is over and all is written
+	backlog
+	outbox
 }
 
 // inFlight is a request that is not answered yet.
@@ -95,6 +102,10 @@ type inFlight struct {
 	// silent is set when the request was cancelled: nothing more is sent for
 	// it.
 	silent atomic.Bool
+	key    string     // its place among the open ones
+	work   func() any // gives the answer
+	lane   int        // of the backlog
+	size   int64      // bytes of its line, and of the copy of its arguments
 }
 
 // read deals with every line until the input ends. It returns an error only when
@@ -116,6 +127,7 @@ func (l *loop) read(ctx context.Context, in io.Reader) error {
 	}
 	l.mu.Lock()
 	l.over = true
+	l.room.Broadcast()
 	l.mu.Unlock()
 	close(l.quit)
 	return err
@@ -128,34 +140,50 @@ func (l *loop) work(ctx context.Context) {
 		if !l.accept() {
 			return
 		}
-		answer := l.line(ctx, ln)
-		switch {
-		case ln.err != nil:
+		r := l.line(ctx, ln)
+		now := r != nil && l.admit(r)
+		if ln.err != nil {
 			l.end(ln.err)
-		case answer != nil:
+		} else if now {
 			l.pass(ctx)
 		}
-		if answer != nil {
-			answer()
-		} else {
-			l.calls.Done()
+		if now {
+			l.run(r)
 		}
-		l.sends.Done()
-		if ln.err != nil || answer != nil && !l.wait() {
+		l.handled()
+		if ln.err != nil || now && !l.wait() {
 			return
 		}
 	}
 }
 
-// accept counts a line as a call that runs, unless read has returned.
+// accept counts a line as something at work, unless read has returned.
 func (l *loop) accept() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.over {
-		l.calls.Add(1)
-		l.sends.Add(1)
+		l.handling++
 	}
 	return !l.over
+}
+
+// handled ends what accept began.
+func (l *loop) handled() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.handling--
+	l.finish()
+}
+
+// finish says that nothing is left, if that is so. mu is held.
+func (l *loop) finish() {
+	if l.over && l.handling == 0 && l.waiting() == 0 && !l.writing {
+		select {
+		case <-l.finished:
+		default:
+			close(l.finished)
+		}
+	}
 }
 
 func (l *loop) end(err error) {
@@ -238,16 +266,15 @@ func readMessage(r *bufio.Reader) line {
 // what stands right before it is a member of the message itself.
 var idAtEnd = regexp.MustCompile(`[,{]\s*"id"\s*:\s*(-?\d+|"(?:[^"\\]|\\.)*")\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$`)
 
-// line deals with a line, and returns what is left to be done for a request.
-func (l *loop) line(ctx context.Context, ln line) (answer func()) {
+// line deals with a line, and returns what is to be answered.
+func (l *loop) line(ctx context.Context, ln line) *inFlight {
 	data := bytes.TrimSpace(ln.data)
 	if ln.tooLong {
 		id := json.RawMessage("null")
 		if m := idAtEnd.FindSubmatch(data); m != nil && isID(m[1]) && json.Valid(m[1]) {
 			id = json.RawMessage(m[1])
 		}
-		l.fail(id, mcp.INVALID_REQUEST, fmt.Sprintf("the message is longer than %d bytes; write large files in parts with mode \"append\"", MaxMessage))
-		return nil
+		return l.fail(id, mcp.INVALID_REQUEST, fmt.Sprintf("the message is longer than %d bytes; write large files in parts with mode \"append\"", MaxMessage))
 	}
 	if len(data) == 0 {
 		return nil
@@ -257,25 +284,23 @@ func (l *loop) line(ctx context.Context, ln line) (answer func()) {
 	var r request
 	var syntax *json.SyntaxError
 	if errors.As(json.Unmarshal(data, &r), &syntax) {
-		l.fail(json.RawMessage("null"), mcp.PARSE_ERROR, "the line is not valid JSON")
-		return nil
+		return l.fail(json.RawMessage("null"), mcp.PARSE_ERROR, "the line is not valid JSON")
 	}
 	if data[0] != '{' {
-		l.fail(json.RawMessage("null"), mcp.INVALID_REQUEST, "a message is one JSON object; batches are not part of MCP since 2025-06-18")
-		return nil
+		return l.fail(json.RawMessage("null"), mcp.INVALID_REQUEST, "a message is one JSON object; batches are not part of MCP since 2025-06-18")
 	}
 	return l.message(ctx, data, r)
 }
 
-func (l *loop) message(ctx context.Context, data []byte, r request) (answer func()) {
+func (l *loop) message(ctx context.Context, data []byte, r request) *inFlight {
 	switch {
 	case len(r.ID) > 0 && !isID(r.ID):
-		l.fail(json.RawMessage("null"), mcp.INVALID_REQUEST, "the id of a request must be a string or a number")
+		return l.fail(json.RawMessage("null"), mcp.INVALID_REQUEST, "the id of a request must be a string or a number")
 	case r.Method == "":
 		// Answers of the client belong to no request of ours: the server never
 		// sends one.
 		if r.Result == nil && r.Error == nil {
-			l.fail(orNull(r.ID), mcp.INVALID_REQUEST, "method must be the name of a method")
+			return l.fail(orNull(r.ID), mcp.INVALID_REQUEST, "method must be the name of a method")
 		}
 	case len(r.ID) > 0:
 		return l.start(ctx, data, r)
@@ -297,33 +322,34 @@ func isID(v json.RawMessage) bool {
 	return v[0] == '"' || err == nil
 }
 
-// start notes a request as running and returns the rest of its life.
-func (l *loop) start(ctx context.Context, data []byte, r request) func() {
+// start notes a request as open.
+func (l *loop) start(ctx context.Context, data []byte, r request) *inFlight {
 	ctx, cancel := context.WithCancelCause(ctx)
-	call := &inFlight{cancel: cancel}
-	key := string(r.ID)
+	req := &inFlight{cancel: cancel, key: string(r.ID), lane: laneOf(r), size: int64(cap(data) + len(r.Params.Arguments))}
+	req.work = func() any {
+		stop := l.progress(r, req)
+		defer stop()
+		return l.answer(ctx, data, r)
+	}
 	l.mu.Lock()
-	_, taken := l.open[key]
+	_, taken := l.open[req.key]
 	if !taken {
-		l.open[key] = call
+		l.open[req.key] = req
 	}
 	l.mu.Unlock()
 	if taken {
 		cancel(nil)
-		l.fail(r.ID, mcp.INVALID_REQUEST, "a request with this id is still running")
-		return nil
+		return l.fail(r.ID, mcp.INVALID_REQUEST, "a request with this id is still running")
 	}
-	return func() {
-		defer cancel(nil)
-		stop := l.progress(r, call)
-		answer := l.answer(ctx, data, r)
-		l.calls.Done()
-		stop()
-		l.mu.Lock()
-		delete(l.open, key)
-		l.mu.Unlock()
-		l.send(call, answer)
-	}
+	return req
+}
+
+// run works on a request that was admitted, and sends the answer.
+func (l *loop) run(r *inFlight) {
+	answer := r.work()
+	r.work = nil // it holds the line
+	r.cancel(nil)
+	l.send(r, answer)
 }
 
 // answer computes the reply to a request.
@@ -377,10 +403,9 @@ func failure(id json.RawMessage, code int, text string) any {
 	return response{JSONRPC: mcp.JSONRPC_VERSION, ID: id, Error: mcp.NewJSONRPCErrorDetails(code, text, nil)}
 }
 
-// fail answers what is no request. It does not wait for the client to read: a
-// cancel may be the next line.
-func (l *loop) fail(id json.RawMessage, code int, text string) {
-	l.sends.Go(func() { l.send(&inFlight{}, failure(id, code, text)) })
+// fail is the answer to what is no request.
+func (l *loop) fail(id json.RawMessage, code int, text string) *inFlight {
+	return &inFlight{cancel: func(error) {}, work: func() any { return failure(id, code, text) }}
 }
 
 func orNull(id json.RawMessage) json.RawMessage {
@@ -409,19 +434,20 @@ func (l *loop) progress(r request, call *inFlight) (stop func()) {
 				return
 			case <-tick.C:
 				l.note(token, call, time.Since(begin))
+				go l.flush() // which takes as long as the client lets it
 			}
 		}
 	}()
 	return func() {
 		close(quit)
 		<-ended
-		l.note(token, call, time.Since(begin))
+		l.note(token, call, time.Since(begin)) // it is written with the answer
 	}
 }
 
 func (l *loop) note(token json.RawMessage, call *inFlight, d time.Duration) {
 	secs := d.Seconds()
-	l.send(call, map[string]any{
+	l.put(call, map[string]any{
 		"jsonrpc": mcp.JSONRPC_VERSION, "method": "notifications/progress",
 		"params": map[string]any{"progressToken": token, "progress": secs, "message": fmt.Sprintf("running for %.0f s", secs)},
 	})
@@ -430,74 +456,16 @@ func (l *loop) note(token json.RawMessage, call *inFlight, d time.Duration) {
 // cancel ends a request. From here on nothing is sent for it.
 func (l *loop) cancel(id json.RawMessage) {
 	l.mu.Lock()
-	call := l.open[string(id)]
-	l.mu.Unlock()
-	if call == nil {
-		return
-	}
-	call.silent.Store(!answerCancelled)
-	call.cancel(errCancelled)
-}
-
-// drain waits for the running calls: first for as long as the grace lasts, then
-// for their end after they were cancelled, then for the client to read what it
-// is sent, as long as it does.
-func (l *loop) drain() {
-	done := make(chan struct{})
-	go func() {
-		l.sends.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-		return
-	case <-time.After(eofGrace):
-	}
-	l.hangUp(errHungUp)
-	l.calls.Wait()
-	for sent := int64(-1); sent != l.sent.Load(); {
-		sent = l.sent.Load()
-		select {
-		case <-done:
-			return
-		case <-time.After(unreadGrace):
-		}
-	}
-}
-
-// send writes one message as one line.
-func (l *loop) send(call *inFlight, m any) {
-	if m == nil {
-		return
-	}
-	data, err := encode(m)
-	if err != nil {
-		l.t.cfg.Logger.Error("a message could not be encoded", "error", err)
-		return
-	}
-	l.outMu.Lock()
-	defer l.outMu.Unlock()
-	if call.silent.Load() || l.writeErr() != nil {
-		return
-	}
-	if _, err := l.out.Write(data); err != nil {
-		l.broke(fmt.Errorf("write a message: %w", err))
-	}
-	l.sent.Add(1)
-}
-
-// broke ends the connection, since nothing can be answered any more.
-func (l *loop) broke(err error) {
-	l.mu.Lock()
-	l.outErr = err
-	l.mu.Unlock()
-	l.hangUp(fmt.Errorf("%w: %w", errHungUp, err))
-}
-
-func (l *loop) writeErr() error {
-	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.outErr
+	r := l.open[string(id)]
+	if r == nil {
+		return
+	}
+	r.silent.Store(!answerCancelled)
+	r.cancel(errCancelled)
+	if !answerCancelled && l.remove(r) {
+		delete(l.open, r.key)
+	}
 }
 
 // encode is JSON on one line, with "<", ">" and "&" as they are.

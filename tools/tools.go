@@ -20,8 +20,8 @@ import (
 )
 
 // Config says which disk the tools work on and within what limits. The caller
-// owns what it hands in and closes it after [Tools.Close], when the last call has
-// returned.
+// owns what it hands in and closes it after [Tools.Close] and [Jobs.Close], when
+// the last call has returned.
 type Config struct {
 	Image *workspace.Image
 	// Live is the directory that scripts see, Box what they run in, Python the
@@ -36,6 +36,14 @@ type Config struct {
 	// system's temporary directory.
 	Scratch string
 
+	// Jobs are the scripts of the disk, which its sessions share: a job goes on
+	// when the session that started it ends, and any of them can ask for it. Nil:
+	// the tools have jobs of their own, which end with them.
+	Jobs *Jobs
+	// Lease is asked for the right to change the disk. Nil: none is needed, and
+	// an image that was once changed under a lease refuses every change.
+	Lease Lease
+
 	Log    *audit.Log
 	Policy Policy
 	Limits Limits
@@ -43,6 +51,8 @@ type Config struct {
 	// this disk, when they are not the defaults; already quoted for a shell.
 	GetArgs string
 	Logger  *slog.Logger // nil discards
+	// Client is told what a client calls itself, when it does; nil is nobody.
+	Client func(name string)
 	// Trace, if set, is told when each step of a script's call was done: the
 	// marks of this package, and between them those of sandboxrun. It is for
 	// measurements of one call at a time, and must not block.
@@ -135,12 +145,15 @@ func (l Limits) digest() string {
 // MaxScript is the longest that a script may run, whatever the limits say.
 const MaxScript = time.Hour
 
-// Tools are the seven tools over one disk. All methods may be called by many
+// Tools are the seven tools over one disk, for one session: each has a policy, a
+// lease and a way to its person of its own. All methods may be called by many
 // goroutines at once.
 type Tools struct {
 	cfg  Config
-	jobs *jobs
+	jobs *Jobs
 	now  func() time.Time
+
+	active atomic.Int64 // calls that run
 
 	scripts atomic.Bool // they were seen to work on this host
 	probing sync.Mutex  // one trial serves all who wait for it
@@ -170,15 +183,24 @@ func New(cfg Config) (*Tools, error) {
 		cfg: cfg, now: time.Now,
 		streamName: info.UUID, capFacts: may, envFacts: audit.Facts{"python": cfg.Python.Path()},
 	}
-	t.jobs = newJobs(t)
+	if t.jobs = cfg.Jobs; t.jobs == nil {
+		t.jobs = NewJobs(JobsConfig{Limits: cfg.Limits, Logger: cfg.Logger})
+		t.jobs.own = true
+	}
 	return t, nil
 }
 
-// Close stops the scripts that still run, waits for them, writes their outcomes,
-// and gives up what was kept of those that have ended. A script that is started
-// afterwards is CANCELLED; everything else works as before. The log, the view and
-// the image must still be open. Closing twice is no error.
-func (t *Tools) Close() { t.jobs.close() }
+// Close is [Jobs.Close] for tools that have jobs of their own. With Config.Jobs it
+// does nothing: the calls of the session end with their contexts, its jobs go on.
+// Closing twice is no error.
+func (t *Tools) Close() {
+	if t.cfg.Jobs == nil {
+		t.jobs.Close()
+	}
+}
+
+// Active is how many calls are not answered yet.
+func (t *Tools) Active() int { return int(t.active.Load()) }
 
 // Dispatch runs a tool and answers with text, whatever happens: an unknown
 // tool, unreadable arguments and a failure are text too. It is for agent loops

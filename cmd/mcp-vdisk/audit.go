@@ -15,6 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mcp-vdisk/mcp-vdisk/audit"
+	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/exit"
+	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/front"
 )
 
 func (a *app) auditCmd() *cobra.Command {
@@ -24,7 +26,7 @@ func (a *app) auditCmd() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	a.imageFlag(cmd)
+	a.imageFlag(cmd.PersistentFlags())
 	cmd.AddCommand(a.auditQueryCmd(), a.auditVerifyCmd())
 	return cmd
 }
@@ -64,30 +66,30 @@ different fields mean both.`,
 			for _, arg := range args {
 				k, v, ok := strings.Cut(arg, "=")
 				if !ok || k == "" {
-					return fail(exitUsage, "", "%q is not FIELD=VALUE", arg)
+					return exit.Fail(exit.Usage, "", "%q is not FIELD=VALUE", arg)
 				}
 				q.Match[k] = append(q.Match[k], v)
 			}
 			var err error
 			if q.Since, err = parseTime(since, time.Now()); err != nil {
-				return usage(fmt.Errorf("--since: %w", err))
+				return exit.BadUsage(fmt.Errorf("--since: %w", err))
 			}
 			if q.Until, err = parseTime(until, time.Now()); err != nil {
-				return usage(fmt.Errorf("--until: %w", err))
+				return exit.BadUsage(fmt.Errorf("--until: %w", err))
 			}
 			if q.From, q.To, err = parseRange(seq); err != nil {
-				return usage(fmt.Errorf("--seq: %w", err))
+				return exit.BadUsage(fmt.Errorf("--seq: %w", err))
 			}
 			if a.json {
 				q.Output = "json"
 			}
 			if !slices.Contains([]string{"table", "json", "ndjson", "raw"}, q.Output) {
-				return fail(exitUsage, "", "-o: must be table, json, ndjson or raw, is %q", q.Output)
+				return exit.Fail(exit.Usage, "", "-o: must be table, json, ndjson or raw, is %q", q.Output)
 			}
 			return a.simple(cmd, "audit.query", q, a.auditMode(q.All))
 		},
 	}
-	a.jsonFlag(cmd)
+	a.jsonFlag(cmd.Flags())
 	f := cmd.Flags()
 	for i, name := range names {
 		f.StringVar(&fields[i], name, "", "only records with this "+name)
@@ -103,11 +105,11 @@ different fields mean both.`,
 	return cmd
 }
 
-func (a *app) auditMode(all bool) openMode {
+func (a *app) auditMode(all bool) front.OpenMode {
 	if all {
-		return noImage
+		return front.NoImage
 	}
-	return openRead
+	return front.OpenRead
 }
 
 // parseTime reads RFC 3339, a date, or a duration before now.
@@ -155,22 +157,14 @@ func parseRange(s string) (from, to uint64, err error) {
 
 // logStream is the stream of the request's disk, or all.
 func (b *back) logStream(ctx context.Context) (string, error) {
-	if b.req.Image == (imageRef{}) {
+	if b.req.Image == (front.ImageRef{}) {
 		return "", nil
 	}
-	im, err := b.openImage(ctx, true, false)
+	d, err := b.open(ctx, want{readOnly: true, unsettled: true})
 	if err != nil {
 		return "", err
 	}
-	defer im.Close()
-	info, err := im.Info()
-	if err != nil {
-		return "", err
-	}
-	if err := b.st.settleImage(ctx, info.UUID, im); err != nil {
-		b.log.Warn("calls that were cut off are not settled", "error", err) // what was asked for tells why
-	}
-	return info.UUID, nil
+	return d.info.UUID, d.release()
 }
 
 func backQuery(ctx context.Context, b *back) error {
@@ -188,7 +182,7 @@ func backQuery(ctx context.Context, b *back) error {
 		From: q.From, To: q.To, Limit: q.Limit, Reverse: q.Reverse, Newest: q.Limit > 0,
 	}, print)
 	if errors.Is(err, audit.ErrQuery) {
-		return usage(err)
+		return exit.BadUsage(err)
 	}
 	return cmp.Or(err, end())
 }
@@ -209,16 +203,24 @@ func (b *back) printer(format string) (func([]byte, audit.Record) error, func() 
 			return nil
 		}, func() error { return b.printJSON(list) }
 	}
+	runs := map[string]bool{}
+	for _, j := range b.running() {
+		runs[j.ID] = true
+	}
 	b.printf("%6s  %-23s  %-12s  %-14s  %-18s  %s\n", "N", "TIME", "EVENT", "TOOL", "RESULT", "ABOUT")
 	return func(_ []byte, r audit.Record) error {
-		b.printf("%s\n", tableRow(r))
+		result := resultOf(r)
+		if r.Ev == audit.EvCallIntent && runs[r.Call] {
+			result = "running"
+		}
+		b.printf("%s\n", tableRow(r, result))
 		return nil
 	}, none
 }
 
-func tableRow(r audit.Record) string {
+func tableRow(r audit.Record, result string) string {
 	return fmt.Sprintf("%6d  %-23s  %-12s  %-14s  %-18s  %s", r.N, r.T.Local().Format("2006-01-02 15:04:05.000"),
-		safe(string(r.Ev)), safe(r.Tool), safe(resultOf(r)), safe(aboutOf(r)))
+		safe(string(r.Ev)), safe(r.Tool), safe(result), safe(aboutOf(r)))
 }
 
 // resultOf is one word for what came of it; a refusal stands out.
@@ -244,7 +246,7 @@ func resultOf(r audit.Record) string {
 
 func aboutOf(r audit.Record) string {
 	var parts []string
-	for _, k := range []string{"path", "language", "job", "revision", "paths", "name", "image", "key", "names", "packages", "action"} {
+	for _, k := range []string{"path", "language", "job", "revision", "paths", "name", "image", "key", "names", "packages", "action", "client", "why"} {
 		if v, ok := r.Args[k]; ok {
 			parts = append(parts, fmt.Sprint(v))
 		}
@@ -311,7 +313,7 @@ record before. Exit code 0 intact, 20 tampered or gone, 24 unreadable, 25 a call
 			return a.simple(cmd, "audit.verify", q, a.auditMode(q.All))
 		},
 	}
-	a.jsonFlag(cmd)
+	a.jsonFlag(cmd.Flags())
 	cmd.Flags().BoolVar(&q.All, "all", false, "the logs of every disk of the state directory")
 	return cmd
 }
@@ -328,7 +330,7 @@ func backVerify(ctx context.Context, b *back) error {
 	streams := []string{stream}
 	if stream == "" {
 		if streams, err = b.st.log.Streams(); err != nil {
-			return fail(verifyUnreadable, "", "%s", err)
+			return exit.Fail(verifyUnreadable, "", "%s", err)
 		}
 	}
 	var reports []audit.Report
@@ -336,7 +338,10 @@ func backVerify(ctx context.Context, b *back) error {
 	for _, s := range streams {
 		r, err := b.st.log.Verify(ctx, s)
 		if err != nil {
-			return fail(verifyUnreadable, "", "%s: %s", s, err)
+			return exit.Fail(verifyUnreadable, "", "%s: %s", s, err)
+		}
+		if r, err = b.withoutRunning(s, r); err != nil {
+			return exit.Fail(verifyUnreadable, "", "%s: %s", s, err)
 		}
 		if r.OK && r.Last == 0 {
 			r.OK, r.Reason = false, reasonEmpty
@@ -350,9 +355,31 @@ func backVerify(ctx context.Context, b *back) error {
 		b.printReports(reports)
 	}
 	if err == nil && code != verifyIntact {
-		err = &failure{Code: code}
+		err = &exit.Failure{Code: code}
 	}
 	return err
+}
+
+// withoutRunning takes the calls that are at work in this very process off the
+// list of those that have no outcome.
+func (b *back) withoutRunning(stream string, r audit.Report) (audit.Report, error) {
+	if len(r.Dangling) == 0 || !b.hub.shared {
+		return r, nil
+	}
+	open, err := b.st.log.Dangling(stream)
+	if err != nil {
+		return r, err
+	}
+	for _, rec := range open {
+		if rec.Run == b.st.run {
+			r.Dangling = slices.DeleteFunc(r.Dangling, func(id string) bool { return id == rec.Call })
+		}
+	}
+	// What has got its outcome meanwhile is not on the second list.
+	r.Dangling = slices.DeleteFunc(r.Dangling, func(id string) bool {
+		return !slices.ContainsFunc(open, func(rec audit.Record) bool { return rec.Call == id })
+	})
+	return r, nil
 }
 
 // reasonEmpty is why a log without a record is not intact: the first use of a
@@ -361,8 +388,8 @@ const reasonEmpty = "no records; a disk that was used here has some, so its log 
 
 // verifyHint tells what still can be checked when the disk is damaged, so that
 // its log is not found.
-func verifyHint(f *failure) *failure {
-	if f.Code == exitVerify || f.Code == exitState {
+func verifyHint(f *exit.Failure) *exit.Failure {
+	if f.Code == exit.Verify || f.Code == exit.State {
 		f.Hint = "mcp-vdisk audit verify --all checks every log without opening a disk"
 	}
 	return f

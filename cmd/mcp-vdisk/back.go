@@ -10,32 +10,36 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/debug"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/mcp-vdisk/mcp-vdisk/audit"
+	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/exit"
+	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/front"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace"
 )
 
-// backArg is the only argument of a process that is a back: root started it as
-// another user, with the connection to the front as descriptor backFD.
-const (
-	backArg = "back"
-	backFD  = 3
-)
+// collectAfter is for how long a back collects no garbage, unless it comes near
+// the limit of its memory: by then it has answered its first client.
+const collectAfter = time.Second
 
 // backMain is the program of such a process.
 func backMain() int {
+	collect := time.AfterFunc(collectAfter, func() { debug.SetGCPercent(100) })
+	defer collect.Stop()
 	if os.Geteuid() == 0 {
 		fmt.Fprintln(os.Stderr, "mcp-vdisk: the back does not run as root")
-		return exitFailed
+		return exit.Failed
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), stopSignals()...)
+	ctx, stop := signal.NotifyContext(context.Background(), front.StopSignals()...)
 	defer stop()
-	syscall.CloseOnExec(backFD)
-	conn, err := newFrames(os.NewFile(backFD, "front"))
+	syscall.CloseOnExec(front.BackFD)
+	conn, err := front.NewFrames(os.NewFile(front.BackFD, "front"))
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "mcp-vdisk: %s is started by mcp-vdisk itself: %s\n", backArg, err)
-		return exitUsage
+		fmt.Fprintf(os.Stderr, "mcp-vdisk: %s is started by mcp-vdisk itself: %s\n", front.BackArg, err)
+		return exit.Usage
 	}
 	defer conn.Close()
 	return serveBack(ctx, conn)
@@ -45,13 +49,16 @@ func backMain() int {
 type verb struct {
 	run        func(ctx context.Context, b *back) error
 	noState    bool // works without opening the state directory
+	daemon     bool // only a daemon can do it
+	here       bool // the process becomes what is asked for
+	always     bool // also of a daemon that speaks another revision
 	unreadable int  // exit code when the log cannot be opened, if it is a special one
 }
 
 // verbs is what a request may ask for.
 func verbs() map[string]verb {
 	return map[string]verb{
-		"serve":        {run: backServe},
+		"serve":        {run: backServe, here: true},
 		"call":         {run: backCall},
 		"image.create": {run: backCreate},
 		"image.list":   {run: backList},
@@ -73,107 +80,234 @@ func verbs() map[string]verb {
 		"audit.query":  {run: backQuery},
 		"audit.verify": {run: backVerify, unreadable: verifyUnreadable},
 		"config.set":   {run: backConfigSet},
-		"doctor":       {run: backDoctor, noState: true},
-		"conform":      {run: backConform, noState: true},
+
+		"jobs.list":   {run: backJobs},
+		"jobs.show":   {run: backJobShow},
+		"jobs.cancel": {run: backJobCancel},
+
+		"env.status": {run: backEnvStatus},
+
+		"lease.list":  {run: backLeases},
+		"lease.break": {run: backLeaseBreak},
+		"lease.adopt": {run: backLeaseAdopt},
+
+		"operator.token": {run: backToken},
+
+		front.VerbDaemon: {run: backDaemon, noState: true},
+		"daemon.run":     {run: backDaemon, noState: true, here: true},
+		"daemon.status":  {run: backDaemonStatus, daemon: true, always: true},
+		"daemon.stop":    {run: backDaemonStop, daemon: true, always: true},
+
+		"doctor":  {run: backDoctor, noState: true},
+		"conform": {run: backConform, noState: true},
 	}
 }
 
 // back is one request being served.
 type back struct {
-	req            request
+	req            front.Request
 	set            settings
-	image          *os.File // descriptor of an image named by its path
-	st             *state
+	image          *os.File      // descriptor of an image named by its path
+	hub            *hub          // nil until the state is open
+	st             *state        // the hub's
+	peer           front.Peer    // who asks
+	conn           *front.Frames // to the front; nil if alone
+	alone          bool          // the process is for this request only, and its streams are the client's
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	log            *slog.Logger
+
+	daemon  *daemon // nil unless it is asked
+	began   time.Time
+	session atomic.Pointer[session] // of serve
+	ends    func()                  // what follows the answer
 }
 
 // serveBack serves the one request of a connection and returns the exit code.
-func serveBack(ctx context.Context, conn *frames) int {
-	req, image, err := conn.receiveRequest()
+func serveBack(ctx context.Context, conn *front.Frames) int {
+	req, image, err := conn.ReceiveRequest()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "mcp-vdisk: back: %s\n", err)
-		return exitFailed
+		return exit.Failed
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	b := &back{
-		req: req, image: image,
-		stdout: stream{conn, frameStdout}, stderr: stream{conn, frameStderr},
+	b := &back{req: req, image: image, peer: req.Front}
+	if req.Verb == front.VerbDaemon {
+		b.stdout, b.stderr = front.Stream{Conn: conn, Type: front.FrameStdout}, front.Stream{Conn: conn, Type: front.FrameStderr}
+		f := asFailure(ctx, b.serve(ctx))
+		b.refuse(conn, f) // which nobody hears once it was ready
+		return exit.OK
 	}
-	if req.Verb == "serve" {
-		// The process itself is the server: its own streams are the client's.
-		b.stdin, b.stdout, b.stderr = os.Stdin, os.Stdout, os.Stderr
-	} else {
-		b.stdin = receiveStdin(ctx, conn, cancel)
+	if verbs()[req.Verb].here {
+		// The process itself is what was asked for: its own streams are the
+		// client's, and no front is left to say why it fails.
+		b.alone, b.stdin, b.stdout, b.stderr = true, os.Stdin, os.Stdout, os.Stderr
+		return (&front.Caller{Stderr: os.Stderr}).Report(ctx, front.NotNil(asFailure(ctx, b.serve(ctx))))
 	}
-	f := asFailure(ctx, b.serve(ctx))
-	if req.Verb == "serve" {
-		// No front is left to say why.
-		return (&app{stderr: os.Stderr}).report(notNil(f), ctx)
+	return b.answer(ctx, conn)
+}
+
+// answer serves the request with the streams that the front sends, and tells it
+// how that ended. A session is told nothing when its daemon is replaced: its front
+// goes on with the next one.
+func (b *back) answer(ctx context.Context, conn *front.Frames) int {
+	life, cancel := b.life(ctx, conn)
+	defer cancel(nil)
+	b.conn = conn
+	b.stdout, b.stderr = front.Stream{Conn: conn, Type: front.FrameStdout}, front.Stream{Conn: conn, Type: front.FrameStderr}
+	b.stdin = receiveStdin(life, conn, func() { cancel(nil) })
+	f := asFailure(life, b.serve(life))
+	if b.daemon != nil && ctx.Err() != nil {
+		why := context.Cause(ctx)
+		if errors.Is(why, errReplaced) && b.req.Verb == "serve" {
+			return exit.OK
+		}
+		if !errors.Is(why, errMoved) {
+			why = errStopped
+		}
+		f = exit.Fail(exit.Interrupted, "", "%s", why)
 	}
 	payload, err := json.Marshal(f)
 	if err == nil {
-		conn.write(frameExit, payload)
+		conn.Write(front.FrameExit, payload)
+	}
+	if b.ends != nil {
+		b.ends()
 	}
 	if f == nil {
-		return exitOK
+		return exit.OK
 	}
 	return f.Code
+}
+
+// How long a front has to read what it is told at the end, and a session to
+// answer what runs when its front is to go on elsewhere.
+const (
+	lastWords = 2 * time.Second
+	moveGrace = 4 * time.Second
+)
+
+// life is the context of a request. It ends with ctx, which is the daemon's, but
+// for a session of one that is replaced: its front is told to send nothing more,
+// upon which it ends as after the client's last request.
+func (b *back) life(ctx context.Context, conn *front.Frames) (context.Context, context.CancelCauseFunc) {
+	life, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		if b.daemon != nil && b.req.Verb == "serve" && errors.Is(context.Cause(ctx), errReplaced) {
+			conn.Hurry(moveGrace + lastWords)
+			conn.Write(front.FrameMove, nil)
+			select {
+			case <-life.Done():
+			case <-time.After(moveGrace):
+			}
+		}
+		conn.Hurry(lastWords)
+		cancel(context.Cause(ctx))
+	})
+	return life, func(cause error) {
+		stop()
+		cancel(cause)
+	}
 }
 
 // receiveStdin gives the input that the front sends. It fails when ctx ends,
 // which gone makes it do when the front is no longer there: a command dies with
 // the person's.
-func receiveStdin(ctx context.Context, conn *frames, gone func()) io.Reader {
+func receiveStdin(ctx context.Context, conn *front.Frames, gone func()) io.Reader {
 	r, w := io.Pipe()
 	context.AfterFunc(ctx, func() { w.CloseWithError(context.Cause(ctx)) })
 	go func() {
 		for {
-			typ, payload, err := conn.read()
+			typ, payload, err := conn.Read()
 			switch {
 			case err != nil:
 				w.CloseWithError(io.ErrUnexpectedEOF)
 				gone()
 				return
-			case typ == frameStdinEnd:
+			case typ == front.FrameStdinEnd:
 				w.Close()
-			case typ == frameStdin:
+			case typ == front.FrameStdin:
+				stop := whileWaiting(conn, gone)
 				w.Write(payload) // fails once nobody reads any more; the rest is dropped
+				stop()
 			}
 		}
 	}()
 	return r
 }
 
+// whileWaiting calls gone when the front hangs up before stop is called: a session
+// that has enough to do reads no further, and so would not see it.
+func whileWaiting(conn *front.Frames, gone func()) (stop func()) {
+	const every = 500 * time.Millisecond
+	over := make(chan struct{})
+	timer := time.AfterFunc(every, func() {
+		for !conn.HungUp() {
+			select {
+			case <-over:
+				return
+			case <-time.After(every):
+			}
+		}
+		gone()
+	})
+	return func() {
+		timer.Stop()
+		close(over)
+	}
+}
+
 func (b *back) serve(ctx context.Context) error {
 	v, ok := verbs()[b.req.Verb]
 	if !ok {
-		return fail(exitUsage, "", "the back does not know %q", b.req.Verb)
+		return exit.Fail(exit.Usage, "", "the back does not know %q", b.req.Verb)
+	}
+	b.log = newLogger(b.stderr, slog.LevelWarn)
+	if v.daemon && b.daemon == nil {
+		return exit.Fail(exit.Failed, "", "only a daemon does %q", b.req.Verb)
+	}
+	if b.hub != nil { // the daemon's settings count
+		b.set, b.st = b.hub.set, b.hub.st
+		return v.run(ctx, b)
 	}
 	var err error
 	if b.set, _, err = parseSettings(b.req.Config, b.req.ConfigName); err != nil {
 		return err
 	}
-	b.log = newLogger(b.stderr)
 	if v.noState {
 		return v.run(ctx, b)
 	}
-	if b.st, err = openState(ctx, b.req.State, b.set, b.log); err != nil {
+	if b.hub, err = openHub(ctx, b.req.State, b.set, lockWait, b.log); err != nil {
 		if v.unreadable != 0 && errors.Is(err, audit.ErrUnreadable) {
-			return fail(v.unreadable, "", "%s", err)
+			return exit.Fail(v.unreadable, "", "%s", err)
 		}
 		return err
 	}
+	b.st = b.hub.st
 	err = v.run(ctx, b)
-	return cmp.Or(err, b.st.Close())
+	return cmp.Or(err, b.hub.Close())
+}
+
+// busy says whether the request is at work: a session is while calls run. One that
+// is about the daemon itself would not miss it.
+func (b *back) busy() bool {
+	if s := b.session.Load(); s != nil {
+		return s.tools.Active() > 0
+	}
+	return !verbs()[b.req.Verb].daemon
+}
+
+// open opens the disk that the request names. The descriptor that came with it is
+// used up.
+func (b *back) open(ctx context.Context, w want) (*disk, error) {
+	w.ref, w.file, w.set = b.req.Image, b.image, b.set
+	b.image = nil
+	return b.hub.open(ctx, w)
 }
 
 // args decodes the arguments of the verb.
 func (b *back) args(v any) error {
 	if err := json.Unmarshal(b.req.Args, v); err != nil {
-		return fail(exitUsage, "", "arguments of %s: %s", b.req.Verb, err)
+		return exit.Fail(exit.Usage, "", "arguments of %s: %s", b.req.Verb, err)
 	}
 	return nil
 }
@@ -189,42 +323,45 @@ func printJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// imageFailures gives the exit code of a failure of the image, and what to do
+// imageFailures gives the exit code of a failure of the image or the log, and what to do
 // about it where that is not plain.
 var imageFailures = []struct {
 	kind error
 	code int
 	hint string
 }{
-	{workspace.ErrNotFound, exitNotFound, "mcp-vdisk image tree shows what is there"},
-	{workspace.ErrNotEmpty, exitFailed, "pass -r to remove it with everything in it"},
-	{workspace.ErrLocked, exitBusy, "stop it first, or use another disk"},
-	{workspace.ErrReservedPath, exitRefused, ""},
-	{workspace.ErrPathEscape, exitRefused, ""},
-	{workspace.ErrExists, exitRefused, ""},
-	{workspace.ErrReadOnly, exitRefused, ""},
-	{workspace.ErrInvalidPath, exitUsage, ""},
-	{workspace.ErrInvalid, exitUsage, ""},
-	{workspace.ErrNotImage, exitState, ""},
-	{workspace.ErrFormat, exitState, ""},
-	{workspace.ErrCorrupt, exitVerify, ""},
+	{workspace.ErrNotFound, exit.NotFound, "mcp-vdisk image tree shows what is there"},
+	{workspace.ErrNotEmpty, exit.Failed, "pass -r to remove it with everything in it"},
+	{workspace.ErrLocked, exit.Busy, "stop it first, or use another disk"},
+	{workspace.ErrFenced, exit.Busy, "nothing was changed; mcp-vdisk lease list shows who holds the disk now"},
+	{workspace.ErrGone, exit.State, "nothing was changed; end the sessions that have it open, which mcp-vdisk daemon status shows"},
+	{workspace.ErrReservedPath, exit.Refused, ""},
+	{workspace.ErrPathEscape, exit.Refused, ""},
+	{workspace.ErrExists, exit.Refused, ""},
+	{workspace.ErrReadOnly, exit.Refused, ""},
+	{workspace.ErrInvalidPath, exit.Usage, ""},
+	{workspace.ErrInvalid, exit.Usage, ""},
+	{workspace.ErrNotImage, exit.State, ""},
+	{workspace.ErrFormat, exit.State, ""},
+	{workspace.ErrCorrupt, exit.Verify, ""},
+	{audit.ErrUnavailable, exit.State, "make room on the disk that holds the state directory"},
 }
 
 // asFailure gives every error its exit code; nil stays nil.
-func asFailure(ctx context.Context, err error) *failure {
-	var f *failure
+func asFailure(ctx context.Context, err error) *exit.Failure {
+	var f *exit.Failure
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &f):
 		return f
 	case ctx.Err() != nil:
-		return fail(exitInterrupted, "", "interrupted")
+		return exit.Fail(exit.Interrupted, "", "interrupted")
 	}
 	for _, k := range imageFailures {
 		if errors.Is(err, k.kind) {
-			return fail(k.code, k.hint, "%s", err)
+			return exit.Fail(k.code, k.hint, "%s", err)
 		}
 	}
-	return fail(exitFailed, "", "%s", err)
+	return exit.Fail(exit.Failed, "", "%s", err)
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -36,6 +37,8 @@ type stdioPeer struct {
 	in  *bufio.Writer
 	out *bufio.Reader
 	id  int
+
+	hangUp func() // ends it, and waits
 }
 
 func startPeer(b *testing.B, argv ...string) *stdioPeer {
@@ -52,11 +55,12 @@ func startPeer(b *testing.B, argv ...string) *stdioPeer {
 	if err := cmd.Start(); err != nil {
 		b.Fatal(err)
 	}
-	b.Cleanup(func() {
+	hangUp := sync.OnceFunc(func() {
 		in.Close()
 		cmd.Wait()
 	})
-	p := &stdioPeer{pid: cmd.Process.Pid, in: bufio.NewWriter(in), out: bufio.NewReaderSize(out, 1<<20)}
+	b.Cleanup(hangUp)
+	p := &stdioPeer{pid: cmd.Process.Pid, hangUp: hangUp, in: bufio.NewWriter(in), out: bufio.NewReaderSize(out, 1<<20)}
 	p.request(b, "initialize", map[string]any{
 		"protocolVersion": "2025-06-18", "capabilities": map[string]any{}, "clientInfo": map[string]any{"name": "bench", "version": "1"},
 	})

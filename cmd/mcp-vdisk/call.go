@@ -11,6 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/exit"
+	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/front"
 	"github.com/mcp-vdisk/mcp-vdisk/schemas"
 	"github.com/mcp-vdisk/mcp-vdisk/tools"
 )
@@ -22,40 +24,36 @@ type callRequest struct {
 }
 
 func (a *app) callCmd() *cobra.Command {
-	var s sessionFlags
+	var s front.SessionFlags
 	cmd := &cobra.Command{
 		Use:   "call TOOL JSON|-",
 		Short: "Call one tool and print its result",
-		Long:  "call runs one tool as an agent would and prints its text. The arguments are a JSON object, or - to read it from standard input. A script is waited for until its end. Exit code 5 when the tool answers an error.",
+		Long:  "call runs one tool as an agent would and prints its text. The arguments are a JSON object, or - to read it from standard input. A script is waited for until its end. Exit code 5 when the tool answers an error, 6 when an exclusive session is in its way.",
 		Example: `  mcp-vdisk call write_file '{"path":"a.txt","content":"hello\n"}'
   mcp-vdisk call run_script '{"language":"bash","source":"wc -c a.txt"}'
   echo '{"path":"a.txt"}' | mcp-vdisk call read_file -`,
 		Args:      cobra.ExactArgs(2),
 		ValidArgs: schemas.Names(),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := s.check(); err != nil {
-				return err
-			}
-			r, err := a.newRequest("call", callRequest{Tool: args[0], JSON: a.json, Actor: operator()})
+			r, err := a.NewRequest("call", callRequest{Tool: args[0], JSON: a.json, Actor: operator()})
 			if err != nil {
 				return err
 			}
-			s.GetArgs = r.Session.GetArgs
 			r.Session = s
 			var in io.Reader = strings.NewReader(args[1])
 			if args[1] == "-" {
-				in = a.stdin
+				in = a.Stdin
 			}
-			mode := openCreate
+			mode := front.OpenCreate
 			if s.ReadOnly {
-				mode = openRead
+				mode = front.OpenRead
 			}
-			return a.ask(cmd.Context(), r, mode, in, a.stdout)
+			return a.Ask(cmd.Context(), r, mode, in, a.Stdout)
 		},
 	}
-	a.imageFlag(cmd)
-	a.jsonFlag(cmd)
-	s.register(cmd)
+	a.imageFlag(cmd.Flags())
+	a.jsonFlag(cmd.Flags())
+	sessionFlags(cmd.Flags(), &s)
 	return cmd
 }
 
@@ -74,31 +72,34 @@ func backCall(ctx context.Context, b *back) error {
 	}
 	raw, err := io.ReadAll(io.LimitReader(b.stdin, tools.MaxMessage+1))
 	if err != nil && ctx.Err() == nil {
-		return fail(exitFailed, "", "read the arguments: %s", err)
+		return exit.Fail(exit.Failed, "", "read the arguments: %s", err)
 	} else if err != nil {
 		return err // interrupted
 	}
 	if len(raw) > tools.MaxMessage {
-		return fail(exitUsage, "", "the arguments are longer than %d bytes", tools.MaxMessage)
+		return exit.Fail(exit.Usage, "", "the arguments are longer than %d bytes", tools.MaxMessage)
 	}
-	// There is no later call that could ask for the rest.
-	b.set.limits.Answer = -1
-	d, err := b.openTools(ctx)
+	// The person waits, and has no later call that could ask for the rest.
+	limits := b.set.limits
+	limits.Answer = -1
+	s, err := b.openSession(ctx, limits)
 	if err != nil {
 		return err
 	}
 	ctx = tools.WithCaller(ctx, tools.Caller{Actor: q.Actor, Client: "mcp-vdisk " + version, Protocol: "call"})
-	r := d.tools.Call(ctx, q.Tool, raw)
-	if err := errors.Join(b.printResult(r, q.JSON), d.Close()); err != nil {
+	r := s.tools.Call(ctx, q.Tool, raw)
+	if err := errors.Join(b.printResult(r, q.JSON), s.close(ctx)); err != nil {
 		return err
 	}
 	switch {
 	case r.OK():
 		return nil
 	case ctx.Err() != nil:
-		return &failure{Code: exitInterrupted}
+		return &exit.Failure{Code: exit.Interrupted}
+	case r.Err.Code == tools.LeaseHeld: // as other commands that would change the disk
+		return &exit.Failure{Code: exit.Busy}
 	}
-	return &failure{Code: exitTool}
+	return &exit.Failure{Code: exit.Tool}
 }
 
 func (b *back) printResult(r tools.Result, asJSON bool) error {

@@ -25,6 +25,7 @@ import (
 //
 //	exits N COMMAND…      runs a command that ends with exit code N
 //	asuser N COMMAND…     the same as an ordinary user, also when root runs the tests
+//	typed N WORD COMMAND… the same on a terminal, on which WORD is typed
 //	give PATH…            makes files and folders that user's
 //	serving [FLAG…]       starts `serve`, which runs until hangup or crash
 //	ask TOOL JSON         calls a tool of that server
@@ -48,6 +49,9 @@ func TestCLI(t *testing.T) {
 		WorkdirRoot: root,
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("PATH", bin+":/usr/bin:/bin")
+			if !daemonMode() {
+				e.Setenv("MCP_VDISK_NO_DAEMON", "1")
+			}
 			e.Setenv("HOME", filepath.Join(e.WorkDir, "home"))
 			e.Setenv("MCP_VDISK_STATE", filepath.Join(e.WorkDir, "state"))
 			e.Setenv("BACK", map[bool]string{true: "1", false: "2"}[isRoot()]) // what the back answers to a person
@@ -61,7 +65,7 @@ func TestCLI(t *testing.T) {
 			return false, fmt.Errorf("no condition %q", cond)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "asuser": asUser, "give": give, "lines": lines, "tamper": tamper,
+			"exits": exits, "asuser": asUser, "typed": typed, "give": give, "lines": lines, "tamper": tamper,
 			"serving": serving, "ask": ask, "busy": busy, "hangup": hangup, "crash": crash,
 		},
 	})

@@ -14,6 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mcp-vdisk/mcp-vdisk/audit"
+	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/exit"
+	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/front"
 )
 
 func (a *app) configCmd() *cobra.Command {
@@ -28,8 +30,8 @@ func (a *app) configCmd() *cobra.Command {
 }
 
 // config reads the configuration as it is in force.
-func (a *app) config() (request, map[string]string, error) {
-	r, err := a.newRequest("config.set", nil)
+func (a *app) config() (front.Request, map[string]string, error) {
+	r, err := a.NewRequest("config.set", nil)
 	if err != nil {
 		return r, nil, err
 	}
@@ -50,19 +52,19 @@ func (a *app) configShowCmd() *cobra.Command {
 				return err
 			}
 			if a.json {
-				return printJSON(a.stdout, values)
+				return printJSON(a.Stdout, values)
 			}
 			for _, s := range table() {
 				if defaults {
-					fmt.Fprintf(a.stdout, "# %s; %s; default %s\n%s = %s\n", s.doc, s.kind, s.literal(s.def), s.key, s.literal(s.def))
+					fmt.Fprintf(a.Stdout, "# %s; %s; default %s\n%s = %s\n", s.doc, s.kind, s.literal(s.def), s.key, s.literal(s.def))
 					continue
 				}
-				fmt.Fprintf(a.stdout, "%s = %s\n", s.key, s.literal(values[s.key]))
+				fmt.Fprintf(a.Stdout, "%s = %s\n", s.key, s.literal(values[s.key]))
 			}
 			return nil
 		},
 	}
-	a.jsonFlag(cmd)
+	a.jsonFlag(cmd.Flags())
 	cmd.Flags().BoolVar(&defaults, "defaults", false, "show the defaults and what each setting means, as a config.toml")
 	return cmd
 }
@@ -83,63 +85,76 @@ func (a *app) configGetCmd() *cobra.Command {
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if _, err := find(args[0]); err != nil {
-				return fail(exitNotFound, "mcp-vdisk config show lists all", "%s", err)
+				return exit.Fail(exit.NotFound, "mcp-vdisk config show lists all", "%s", err)
 			}
 			_, values, err := a.config()
 			if err == nil {
-				fmt.Fprintln(a.stdout, values[args[0]])
+				fmt.Fprintln(a.Stdout, values[args[0]])
 			}
 			return err
 		},
 	}
 }
 
-type setArgs struct{ Key, Value string }
+type setArgs struct {
+	Key, Value string
+	Proof      proof
+}
 
 func (a *app) configSetCmd() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "set KEY VALUE",
 		Short: "Change one setting; a running server takes it up when it starts again",
 		Long: `set changes one line of config.toml in the state directory and says which file it
-wrote. For root this is ` + rootConfig + `, which holds for every state
+wrote. For root this is ` + front.RootConfig + `, which holds for every state
 directory.`,
 		Example: "  mcp-vdisk config set script.write_bytes 1GiB",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			d, err := find(args[0])
 			if err != nil {
-				return fail(exitNotFound, "mcp-vdisk config show lists all", "%s", err)
+				return exit.Fail(exit.NotFound, "mcp-vdisk config show lists all", "%s", err)
 			}
 			_, shown, err := d.parse(args[1])
 			if err != nil {
-				return usage(fmt.Errorf("%s: %w", d.key, err))
+				return exit.BadUsage(fmt.Errorf("%s: %w", d.key, err))
 			}
 			return a.configSet(cmd.Context(), d, shown)
 		},
 	}
+	a.tokenFlag(cmd)
+	return cmd
 }
 
 // configSet writes the record of the change first, then the file.
 func (a *app) configSet(ctx context.Context, d setting, value string) error {
-	r, err := a.newRequest("config.set", setArgs{d.key, value})
+	p, err := a.prove("set", fmt.Sprintf("This sets %s to %s for the whole state directory.", d.key, value))
 	if err != nil {
 		return err
 	}
-	r.Image = imageRef{}
+	r, err := a.NewRequest("config.set", setArgs{d.key, value, p})
+	if err != nil {
+		return err
+	}
+	r.Image = front.ImageRef{}
 	text, err := setKey(r.Config, d, value)
 	if err != nil {
 		return err
 	}
 	if _, values, err := parseSettings(text, r.ConfigName); err != nil || values[d.key] != value {
-		return fail(exitFailed, "edit the file by hand", "%s is laid out in a way that cannot be changed safely", r.ConfigName)
+		return exit.Fail(exit.Failed, "edit the file by hand", "%s is laid out in a way that cannot be changed safely", r.ConfigName)
 	}
-	if err := a.ask(ctx, r, noImage, nil, a.stdout); err != nil {
+	if err := a.Ask(ctx, r, front.NoImage, nil, a.Stdout); err != nil {
 		return err
 	}
 	if err := replaceFile(r.ConfigName, text); err != nil {
 		return err
 	}
-	fmt.Fprintf(a.stderr, "wrote %s\n", r.ConfigName)
+	fmt.Fprintf(a.Stderr, "wrote %s\n", r.ConfigName)
+	if conn, _, _ := a.Dial(r); conn != nil {
+		conn.Close()
+		fmt.Fprintf(a.Stderr, "the daemon goes on with what it started with; mcp-vdisk daemon restart takes the new settings up\n")
+	}
 	return nil
 }
 
@@ -161,7 +176,7 @@ func setKey(text string, d setting, value string) (string, error) {
 // replaceFile writes a file whole or not at all.
 func replaceFile(name, text string) error {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-		return fail(exitFailed, "", "%s: %s", name, errText(err))
+		return exit.Fail(exit.Failed, "", "%s: %s", name, front.ErrText(err))
 	}
 	mode := fs.FileMode(0o644)
 	if info, err := os.Stat(name); err == nil {
@@ -169,7 +184,7 @@ func replaceFile(name, text string) error {
 	}
 	f, err := os.CreateTemp(filepath.Dir(name), ".config-*")
 	if err != nil {
-		return fail(exitFailed, "", "%s: %s", name, errText(err))
+		return exit.Fail(exit.Failed, "", "%s: %s", name, front.ErrText(err))
 	}
 	defer os.Remove(f.Name())
 	_, err = io.WriteString(f, text)
@@ -178,7 +193,7 @@ func replaceFile(name, text string) error {
 		err = os.Rename(f.Name(), name)
 	}
 	if err != nil {
-		return fail(exitFailed, "", "%s: %s", name, errText(err))
+		return exit.Fail(exit.Failed, "", "%s: %s", name, front.ErrText(err))
 	}
 	return nil
 }
@@ -188,5 +203,9 @@ func backConfigSet(ctx context.Context, b *back) error {
 	if err := b.args(&q); err != nil {
 		return err
 	}
-	return b.st.record(ctx, audit.StreamSystem, audit.Record{Ev: audit.EvConfigSet, Args: audit.Facts{"key": q.Key, "value": strings.TrimSpace(q.Value)}})
+	about, err := b.proven(q.Proof, audit.Facts{"key": q.Key, "value": strings.TrimSpace(q.Value)})
+	if err != nil {
+		return err
+	}
+	return b.st.record(ctx, audit.StreamSystem, audit.Record{Ev: audit.EvConfigSet, Args: about})
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/exit"
+	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/front"
 	"github.com/mcp-vdisk/mcp-vdisk/conformance"
 	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
 )
@@ -25,11 +27,12 @@ func (a *app) conformCmd() *cobra.Command {
 	var q conformArgs
 	cmd := &cobra.Command{
 		Use:   "conform",
-		Short: "Prove on this host that a script cannot do what it must not",
+		Short: "Prove on this host that a script cannot do what it must not, and that leases hold",
 		Long: `conform tries it. A prober, which is this program, runs in the sandbox of a
 script and makes the system calls themselves; from outside is looked at what a run
 leaves behind. The same prober also runs in a sandbox that is made naively, where
 it must find ten things wrong, so that a prober that always says yes is caught.
+Leases are tried on a store of their own, in processes that are killed.
 docs/conformance.md lists every rule and what passing it means.
 
 It opens no disk, works beside a running server, and takes less than a minute. Exit
@@ -38,28 +41,30 @@ code 10 when a rule failed or broke, or one that is required was skipped. What i
 		Example: "  mcp-vdisk conform\n  mcp-vdisk conform --suite host --rule 'host.net.*' --json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			q.JSON, q.Progress = a.json, isTerminal(a.stderr)
-			return a.simple(cmd, "conform", q, noImage)
+			q.JSON, q.Progress = a.json, isTerminal(a.Stderr)
+			return a.simple(cmd, "conform", q, front.NoImage)
 		},
 	}
 	cmd.Flags().StringSliceVar(&q.Suites, "suite", nil, "run only the suite `NAME`: "+strings.Join(suiteNames(), ", ")+" (default: all)")
 	cmd.Flags().StringVar(&q.Rule, "rule", "", "run only the rules whose id matches the `GLOB`")
-	a.jsonFlag(cmd)
+	a.jsonFlag(cmd.Flags())
 	return cmd
 }
 
 // suite is one of conform.
 type suite struct {
-	name string
-	run  func(*conformRun, context.Context) (conformance.Report, error)
+	name    string
+	scripts bool // it needs that scripts can run
+	run     func(*conformRun, context.Context) (conformance.Report, error)
 }
 
 // conformSuites are those there are, in the order of the report. A new suite is
 // a line here; its rules are in conformance.Rules under the same name.
 func conformSuites() []suite {
 	return []suite{
-		{conformance.SuiteSandbox, (*conformRun).backend},
-		{conformance.SuiteHost, (*conformRun).host},
+		{conformance.SuiteSandbox, true, (*conformRun).backend},
+		{conformance.SuiteLease, false, (*conformRun).lease},
+		{conformance.SuiteHost, true, (*conformRun).host},
 	}
 }
 
@@ -76,6 +81,7 @@ type conformRun struct {
 	*back
 	conformArgs
 	box         *sandboxrun.Runner
+	hindered    bool // a suite that needs scripts is not OK
 	done, total int
 }
 
@@ -111,6 +117,7 @@ func backConform(ctx context.Context, b *back) error {
 		}
 		rep.OK = rep.OK && r.OK()
 		rep.Suites = append(rep.Suites, r)
+		c.hindered = c.hindered || s.scripts && !r.OK()
 	}
 	if c.JSON {
 		err = b.printJSON(rep)
@@ -123,24 +130,24 @@ func backConform(ctx context.Context, b *back) error {
 	return err
 }
 
-// verdict says why a run is not OK where that is the same for all: no script can
-// run here. Otherwise the report has said it.
+// verdict says why a run is not OK where that is the same for all that is about
+// scripts: none can run here. Otherwise the report has said it.
 func (c *conformRun) verdict(ctx context.Context) error {
-	if rep := c.box.Probe(ctx); !rep.OK {
-		return fail(exitVerify, rep.Remedy, "scripts cannot run here: %s", rep.Cause)
+	if rep := c.box.Probe(ctx); c.hindered && !rep.OK {
+		return exit.Fail(exit.Verify, rep.Remedy, "scripts cannot run here: %s", rep.Cause)
 	}
-	return &failure{Code: exitVerify}
+	return &exit.Failure{Code: exit.Verify}
 }
 
 // choose returns the suites asked for that have a rule asked for.
 func (c *conformRun) choose() ([]suite, error) {
 	for _, name := range c.Suites {
 		if !slices.Contains(suiteNames(), name) {
-			return nil, fail(exitUsage, "the suites are: "+strings.Join(suiteNames(), ", "), "there is no suite %q", name)
+			return nil, exit.Fail(exit.Usage, "the suites are: "+strings.Join(suiteNames(), ", "), "there is no suite %q", name)
 		}
 	}
 	if _, err := path.Match(c.Rule, ""); err != nil {
-		return nil, fail(exitUsage, "* stands for any characters, ? for one, [a-z] for a range", "--rule %q: %s", c.Rule, err)
+		return nil, exit.Fail(exit.Usage, "* stands for any characters, ? for one, [a-z] for a range", "--rule %q: %s", c.Rule, err)
 	}
 	var chosen []suite
 	for _, s := range conformSuites() {
@@ -153,7 +160,7 @@ func (c *conformRun) choose() ([]suite, error) {
 		}
 	}
 	if len(chosen) == 0 {
-		return nil, fail(exitUsage, "docs/conformance.md lists the rules", "no rule matches %q", c.Rule)
+		return nil, exit.Fail(exit.Usage, "docs/conformance.md lists the rules", "no rule matches %q", c.Rule)
 	}
 	return chosen, nil
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mcp-vdisk/mcp-vdisk/conformance/leaseproc"
 	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun/prober"
 )
 
@@ -55,8 +56,8 @@ func TestCorePattern(t *testing.T) {
 	}
 }
 
-// TestConformForMachines: the report begins with the seed's rules, in its order,
-// and all of it takes less than a minute.
+// TestConformForMachines: both suites that the seed has begin with its rules, in its
+// order, and all of it takes less than a minute.
 func TestConformForMachines(t *testing.T) {
 	began := time.Now()
 	out := command(t, newState(t), "conform", "--json")
@@ -74,8 +75,19 @@ func TestConformForMachines(t *testing.T) {
 	if err := json.Unmarshal([]byte(out.stdout), &rep); err != nil {
 		t.Fatal(err)
 	}
-	if !rep.OK || len(rep.Suites) != 2 || rep.Suites[0].Suite != "sandbox" || rep.Suites[1].Suite != "host" {
+	if !rep.OK || len(rep.Suites) != 3 || rep.Suites[0].Suite != "sandbox" || rep.Suites[1].Suite != "lease" || rep.Suites[2].Suite != "host" {
 		t.Fatalf("OK %v, %d suites", rep.OK, len(rep.Suites))
+	}
+	for i, id := range strings.Fields(`lease.acquire lease.exclusive_acquire lease.scope_isolation lease.renew lease.wrong_owner_rejected
+		lease.release lease.monotonic_takeover lease.stale_grant_rejected`) {
+		if got := rep.Suites[1].Findings[i].Rule; got != id {
+			t.Errorf("finding %d of leases is %s, want %s", i, got, id)
+		}
+	}
+	for _, f := range rep.Suites[1].Findings {
+		if f.Status != "passed" { // nothing of it depends on the host
+			t.Errorf("%s: %s %s", f.Rule, f.Status, f.Detail)
+		}
 	}
 	seed := strings.Fields(`capabilities.backend_id capabilities.artifact_boundary capabilities.reconnect_lifecycle
 		capabilities.ownership_fencing capabilities.command_reconnect execute.result_contract execute.request_timeout artifact.collection
@@ -117,11 +129,19 @@ func TestConformTwice(t *testing.T) {
 	}
 }
 
-// TestProberIsNoCommand: its first argument alone does nothing.
+// TestProberIsNoCommand: what the program is for conform, it is not for anybody who
+// only knows the first argument.
 func TestProberIsNoCommand(t *testing.T) {
-	out := command(t, newState(t), prober.Arg)
-	if out.code == 0 || !strings.Contains(out.stderr, "unknown command") {
-		t.Errorf("exit %d: %s", out.code, out.stderr)
+	for _, arg := range []string{prober.Arg, leaseproc.Arg} {
+		if out := command(t, newState(t), arg); out.code == 0 || !strings.Contains(out.stderr, "unknown command") {
+			t.Errorf("%s: exit %d: %s", arg, out.code, out.stderr)
+		}
+	}
+	for _, args := range [][]string{{"x"}, {"serve"}, {"client", "{"}, {"client", "{}", "x"}} {
+		out := outputOf(t, exec.Command(program, append([]string{leaseproc.Arg}, args...)...))
+		if out.code != 1 || out.stderr == "" || strings.Contains(out.stderr, "panic") {
+			t.Errorf("%v: exit %d: %s", args, out.code, out.stderr)
+		}
 	}
 }
 

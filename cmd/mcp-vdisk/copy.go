@@ -19,6 +19,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mcp-vdisk/mcp-vdisk/audit"
+	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/exit"
+	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/front"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace"
 )
 
@@ -50,14 +52,14 @@ func (a *app) imagePutCmd() *cobra.Command {
 			for _, s := range sources {
 				abs, err := filepath.Abs(s)
 				if err != nil {
-					return usage(err)
+					return exit.BadUsage(err)
 				}
 				if _, err := os.Stat(abs); err != nil {
-					return fail(exitNotFound, "", "%s: %s", s, errText(err))
+					return exit.Fail(exit.NotFound, "", "%s: %s", s, front.ErrText(err))
 				}
 				name := filepath.Base(abs)
 				if slices.Contains(q.Names, name) {
-					return fail(exitUsage, "copy them one after the other, to different names", "two of the sources are called %s", name)
+					return exit.Fail(exit.Usage, "copy them one after the other, to different names", "two of the sources are called %s", name)
 				}
 				q.Names = append(q.Names, name)
 			}
@@ -69,14 +71,14 @@ func (a *app) imagePutCmd() *cobra.Command {
 }
 
 func (a *app) put(ctx context.Context, q putArgs, sources []string) error {
-	r, err := a.newRequest("image.put", q)
+	r, err := a.NewRequest("image.put", q)
 	if err != nil {
 		return err
 	}
 	pr, pw := io.Pipe()
 	defer pr.Close()
 	go func() { pw.CloseWithError(a.packAll(pw, sources, q.Names)) }()
-	return a.ask(ctx, r, openCreate, pr, a.stdout)
+	return a.Ask(ctx, r, front.OpenCreate, pr, a.Stdout)
 }
 
 func (a *app) packAll(w io.Writer, sources, names []string) error {
@@ -133,7 +135,7 @@ func (a *app) packEntry(t *tar.Writer, root *os.Root, p, name string, d fs.DirEn
 		}
 		return t.WriteHeader(header(&tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: to, Mode: 0o777, ModTime: info.ModTime()}))
 	case !info.Mode().IsRegular():
-		fmt.Fprintf(a.stderr, "mcp-vdisk: left out %s: neither a file, a folder nor a link\n", name)
+		fmt.Fprintf(a.Stderr, "mcp-vdisk: left out %s: neither a file, a folder nor a link\n", name)
 		return nil
 	}
 	f, err := root.OpenFile(p, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
@@ -180,15 +182,16 @@ func backPut(ctx context.Context, b *back) error {
 	}
 	dest, refused := workspace.Clean(q.Dest)
 	// A refusal goes into the disk's log, but no disk is made for it.
-	im, _, err := b.openDisk(ctx, false, refused == nil)
+	d, err := b.open(ctx, want{create: refused == nil})
 	if err != nil {
 		return cmp.Or(refused, err)
 	}
-	defer im.Close()
+	defer d.release()
+	im := d.image
 	stage := im.Stage(ctx)
 	defer stage.Discard()
 	about := audit.Facts{"path": q.Dest, "names": q.Names, "force": q.Force}
-	done, err := b.change(ctx, im, audit.EvImagePut, about, func() (txn workspace.Txn, err error) {
+	done, err := b.change(ctx, d, audit.EvImagePut, about, func() (txn workspace.Txn, err error) {
 		if refused != nil {
 			return txn, refused
 		}
@@ -228,7 +231,7 @@ func resolveDest(im *workspace.Image, dest workspace.Path, q *putArgs) (workspac
 func (q putArgs) admit(effects []workspace.Effect) error {
 	for _, e := range effects {
 		if !q.Force && e.Before != nil && e.Before.Kind != workspace.KindDir && (e.What == workspace.Modified || e.What == workspace.Deleted) {
-			return fail(exitRefused, "pass --force to overwrite", "%s is there already and differs; nothing was copied", e.Path)
+			return exit.Fail(exit.Refused, "pass --force to overwrite", "%s is there already and differs; nothing was copied", e.Path)
 		}
 	}
 	return nil
@@ -243,7 +246,7 @@ func unpackChanges(t *tar.Reader, stage *workspace.Stage, dest workspace.Path, q
 			return changes, nil
 		}
 		if err != nil {
-			return nil, fail(exitFailed, "nothing was copied", "the copy broke off: %s", err)
+			return nil, exit.Fail(exit.Failed, "nothing was copied", "the copy broke off: %s", err)
 		}
 		p, err := q.place(dest, h.Name)
 		if err != nil {
@@ -306,25 +309,25 @@ func (a *app) imageGetCmd() *cobra.Command {
 }
 
 func (a *app) get(ctx context.Context, from, dest string, force bool) error {
-	r, err := a.newRequest("image.get", getArgs{from})
+	r, err := a.NewRequest("image.get", getArgs{from})
 	if err != nil {
 		return err
 	}
 	pr, pw := io.Pipe()
-	u := &unpacker{dest: dest, force: force, warn: a.stderr}
+	u := &unpacker{dest: dest, force: force, warn: a.Stderr}
 	done := make(chan error, 1)
 	go func() {
 		err := u.run(tar.NewReader(pr))
 		pr.CloseWithError(cmp.Or(err, io.ErrClosedPipe))
 		done <- err
 	}()
-	err = a.ask(ctx, r, openRead, nil, pw)
+	err = a.Ask(ctx, r, front.OpenRead, nil, pw)
 	pw.CloseWithError(cmp.Or(err, io.EOF))
 	if unpackErr := <-done; unpackErr != nil && (err == nil || errors.Is(err, unpackErr)) {
 		return unpackErr
 	}
 	if err == nil {
-		fmt.Fprintf(a.stderr, "got %s (%s)\n", u.shown, entries(u.count))
+		fmt.Fprintf(a.Stderr, "got %s (%s)\n", u.shown, entries(u.count))
 	}
 	return err
 }
@@ -382,7 +385,7 @@ func (u *unpacker) open(top string) error {
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return fail(exitNotFound, "", "%s: %s", dir, errText(err))
+		return exit.Fail(exit.NotFound, "", "%s: %s", dir, front.ErrText(err))
 	}
 	u.root, u.name, u.shown = root, name, filepath.Join(dir, name)
 	return nil
@@ -401,15 +404,15 @@ func (u *unpacker) entry(t *tar.Reader, h *tar.Header, name string) error {
 	default:
 		err = u.file(t, h, name)
 	}
-	var said *failure
+	var said *exit.Failure
 	if errors.As(err, &said) {
 		return said
 	}
 	if errors.Is(err, fs.ErrExist) {
-		return fail(exitRefused, "pass --force to overwrite, or another place", "%s is there already", filepath.Join(u.root.Name(), name))
+		return exit.Fail(exit.Refused, "pass --force to overwrite, or another place", "%s is there already", filepath.Join(u.root.Name(), name))
 	}
 	if err != nil {
-		return fail(exitFailed, "", "write %s: %s", filepath.Join(u.root.Name(), name), errText(err))
+		return exit.Fail(exit.Failed, "", "write %s: %s", filepath.Join(u.root.Name(), name), front.ErrText(err))
 	}
 	return nil
 }
@@ -439,7 +442,7 @@ func (u *unpacker) replaceable(name string) error {
 	case err != nil:
 		return nil // it is not there, or writing tells why not
 	case !info.Mode().IsRegular() && info.Mode().Type() != fs.ModeSymlink:
-		return fail(exitRefused, "choose another place", "%s is neither a file nor a link; it is not replaced", filepath.Join(u.root.Name(), name))
+		return exit.Fail(exit.Refused, "choose another place", "%s is neither a file nor a link; it is not replaced", filepath.Join(u.root.Name(), name))
 	case !u.force:
 		return fs.ErrExist
 	}
@@ -480,11 +483,12 @@ func backGet(ctx context.Context, b *back) error {
 	if err != nil {
 		return err
 	}
-	im, _, err := b.openDisk(ctx, true, false)
+	d, err := b.open(ctx, want{readOnly: true})
 	if err != nil {
 		return err
 	}
-	defer im.Close()
+	defer d.release()
+	im := d.image
 	p, n, err := im.Resolve(p)
 	if err != nil {
 		return err

@@ -29,6 +29,7 @@ type injured struct {
 	state string
 	image string // its file
 	sound []byte
+	db    string // a copy of the log as it was with sound
 	files map[string]stored
 	last  string // call of the newest commit
 }
@@ -56,12 +57,20 @@ func newInjured(t *testing.T) *injured {
 	if d.sound, err = os.ReadFile(d.image); err != nil {
 		t.Fatal(err)
 	}
+	d.db = filepath.Join(filepath.Dir(d.state), "db of "+filepath.Base(d.state))
+	copyTree(t, filepath.Join(d.state, "db"), d.db)
 	return d
 }
 
-// put writes the file of the image in place, which keeps its owner.
+// put writes the file of the image in place, which keeps its owner, and puts back
+// the log: else the disk would be older than that.
 func (d *injured) put(b []byte) {
 	d.t.Helper()
+	db := filepath.Join(d.state, "db")
+	if err := os.RemoveAll(db); err != nil {
+		d.t.Fatal(err)
+	}
+	copyTree(d.t, d.db, db)
 	if err := os.WriteFile(d.image, b, 0o600); err != nil {
 		d.t.Fatal(err)
 	}

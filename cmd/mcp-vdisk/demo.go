@@ -16,6 +16,7 @@ import (
 	"github.com/mark3labs/mcp-go/client"
 	"github.com/mark3labs/mcp-go/client/transport"
 	"github.com/mark3labs/mcp-go/mcp"
+	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/exit"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 )
@@ -48,7 +49,7 @@ not as it should be.`,
 			if !keep {
 				defer os.RemoveAll(dir)
 			}
-			d := &demo{app: a, state: filepath.Join(dir, "state"), bold: isTerminal(a.stdout)}
+			d := &demo{app: a, state: filepath.Join(dir, "state"), bold: isTerminal(a.Stdout)}
 			// The directory is passed through by the user that root becomes.
 			if err := os.Chmod(dir, 0o711); err != nil {
 				return err
@@ -79,13 +80,13 @@ func (d *demo) run(ctx context.Context) error {
 	d.say("mcp-vdisk gives an AI agent a disk of its own. What follows is a real session over MCP.\n")
 	scripts, err := d.talk(ctx)
 	if err != nil {
-		return fail(exitFailed, "", "demo: %s", err)
+		return exit.Fail(exit.Failed, "", "demo: %s", err)
 	}
 	if err := d.afterwards(ctx, scripts); err != nil {
-		return fail(exitFailed, "", "demo: %s", err)
+		return exit.Fail(exit.Failed, "", "demo: %s", err)
 	}
 	if len(d.wrong) > 0 {
-		return fail(exitFailed, "mcp-vdisk doctor may tell why", "demo: not as it should be: %s", strings.Join(d.wrong, "; "))
+		return exit.Fail(exit.Failed, "mcp-vdisk doctor may tell why", "demo: not as it should be: %s", strings.Join(d.wrong, "; "))
 	}
 	if !scripts {
 		d.say("\nThe file part works here. Scripts do not; `mcp-vdisk doctor` (above) says what to do.\n")
@@ -122,8 +123,8 @@ func (d *demo) talk(ctx context.Context) (scripts bool, err error) {
 
 func (d *demo) flags(args ...string) []string {
 	flags := []string{"--state", d.state}
-	if d.runAs != "" {
-		flags = append(flags, "--run-as", d.runAs)
+	if d.RunAs != "" {
+		flags = append(flags, "--run-as", d.RunAs)
 	}
 	return append(args, flags...)
 }
@@ -200,7 +201,7 @@ func (d *demo) afterwards(ctx context.Context, scripts bool) error {
 	}
 	if !scripts {
 		_, err := d.command(ctx, "doctor")
-		var f *failure
+		var f *exit.Failure
 		if errors.As(err, &f) {
 			return nil // scripts do not work: that is what it says
 		}
@@ -219,7 +220,7 @@ func (d *demo) afterwards(ctx context.Context, scripts bool) error {
 func (d *demo) command(ctx context.Context, words ...string) (string, error) {
 	d.say("   $ mcp-vdisk %s\n", strings.Join(words, " "))
 	var out, errs bytes.Buffer
-	sub := &app{stdin: strings.NewReader(""), stdout: &out, stderr: &errs}
+	sub := newApp(strings.NewReader(""), &out, &errs)
 	cmd := sub.command()
 	cmd.SetArgs(d.flags(words...))
 	err := cmd.ExecuteContext(ctx)
@@ -306,12 +307,12 @@ func (d *demo) step(title string) {
 	d.say("\n%s\n", line)
 }
 
-func (d *demo) say(format string, a ...any) { fmt.Fprintf(d.stdout, format, a...) }
+func (d *demo) say(format string, a ...any) { fmt.Fprintf(d.Stdout, format, a...) }
 
 func (d *demo) out(format string, a ...any) { d.indent(fmt.Sprintf(format, a...)) }
 
 func (d *demo) indent(text string) {
 	for l := range strings.Lines(strings.TrimRight(text, "\n") + "\n") {
-		fmt.Fprintf(d.stdout, "     %s", l)
+		fmt.Fprintf(d.Stdout, "     %s", l)
 	}
 }

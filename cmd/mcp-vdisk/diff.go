@@ -12,6 +12,8 @@ import (
 	"github.com/aymanbagabas/go-udiff"
 	"github.com/spf13/cobra"
 
+	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/exit"
+	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/front"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace"
 )
 
@@ -45,10 +47,10 @@ apply refuses names that git reserves, such as .git.`,
 				return err
 			}
 			q.JSON = a.json
-			return a.simple(cmd, "image.diff", q, openRead)
+			return a.simple(cmd, "image.diff", q, front.OpenRead)
 		},
 	}
-	a.jsonFlag(cmd)
+	a.jsonFlag(cmd.Flags())
 	cmd.Flags().BoolVar(&q.Stat, "stat", false, "one line a file: how much changed")
 	return cmd
 }
@@ -62,11 +64,11 @@ func (q *diffArgs) split(args []string) error {
 	}
 	for _, p := range rest {
 		if !strings.Contains(p, "/") {
-			return fail(exitUsage, "write a path as /workspace/"+p, "%q is a third version, or a path without a \"/\"", p)
+			return exit.Fail(exit.Usage, "write a path as /workspace/"+p, "%q is a third version, or a path without a \"/\"", p)
 		}
 	}
 	if strings.Contains(q.From, "/") {
-		return fail(exitUsage, "mcp-vdisk image diff REF [REF] [PATH…]", "%q is a path; a version or checkpoint comes first", q.From)
+		return exit.Fail(exit.Usage, "mcp-vdisk image diff REF [REF] [PATH…]", "%q is a path; a version or checkpoint comes first", q.From)
 	}
 	q.Paths = rest
 	return nil
@@ -81,11 +83,12 @@ func backDiff(ctx context.Context, b *back) error {
 	if err != nil {
 		return err
 	}
-	im, _, err := b.openDisk(ctx, true, false)
+	opened, err := b.open(ctx, want{readOnly: true})
 	if err != nil {
 		return err
 	}
-	defer im.Close()
+	defer opened.release()
+	im := opened.image
 	from, err := revisionOf(im, q.From)
 	if err != nil {
 		return err
@@ -118,7 +121,7 @@ func backDiff(ctx context.Context, b *back) error {
 func revisionOf(im *workspace.Image, text string) (uint64, error) {
 	seq, err := im.Revision(text)
 	if errors.Is(err, workspace.ErrNotFound) {
-		err = fail(exitNotFound, "mcp-vdisk image checkpoint and image log list what there is", "%s", err)
+		err = exit.Fail(exit.NotFound, "mcp-vdisk image checkpoint and image log list what there is", "%s", err)
 	}
 	return seq, err
 }
@@ -135,7 +138,7 @@ func wereThere(im *workspace.Image, paths []workspace.Path, from, to uint64) err
 			found = found || err == nil
 		}
 		if !found {
-			return fail(exitNotFound, "mcp-vdisk image tree shows what is there", "%s was there neither at v%d nor at v%d", p, from, to)
+			return exit.Fail(exit.NotFound, "mcp-vdisk image tree shows what is there", "%s was there neither at v%d nor at v%d", p, from, to)
 		}
 	}
 	return nil

@@ -5,93 +5,182 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/mcp-vdisk/mcp-vdisk/audit"
-	"github.com/mcp-vdisk/mcp-vdisk/pyenv"
-	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
+	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/exit"
+	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/front"
 	"github.com/mcp-vdisk/mcp-vdisk/tools"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace/live"
 )
 
-// openDisk opens the image that the request names; create makes a missing one.
-// Calls that a killed process left open on it are settled.
-func (b *back) openDisk(ctx context.Context, readOnly, create bool) (*workspace.Image, workspace.Info, error) {
-	im, err := b.openImage(ctx, readOnly, create)
-	if err != nil {
-		return nil, workspace.Info{}, err
+// disk is an open image with what all its sessions share.
+type disk struct {
+	hub      *hub
+	name     string // as the first who opened it called it
+	path     string
+	file     os.FileInfo // hub.mu; nil while it is made
+	readOnly bool
+	checked  bool // nothing is open: the file is being looked at
+	settled  bool // see settle; hub.mu
+	image    *workspace.Image
+	info     workspace.Info // of when it was opened
+	right    *right
+
+	preparing sync.Mutex // held while view and jobs are made
+
+	// Guarded by hub.mu.
+	users  int
+	moving chan struct{} // while it is being opened or closed, and closed afterwards
+	view   *live.View    // nil until scripts may run
+	jobs   *tools.Jobs   // with view
+}
+
+// idle says that nobody would miss the disk. hub.mu is held.
+func (d *disk) idle() bool {
+	return d.users == 0 && (d.jobs == nil || len(d.jobs.List()) == 0)
+}
+
+// release ends the use of the disk by one who opened it.
+func (d *disk) release() error { return d.hub.release(d) }
+
+// close stops its scripts, gives up its lease and closes the image. Nobody uses
+// the disk.
+func (d *disk) close() error {
+	if d.image == nil {
+		return nil
 	}
+	if d.jobs != nil {
+		d.jobs.Close()
+	}
+	errs := []error{d.right.close()}
+	if d.view != nil {
+		errs = append(errs, d.view.Close())
+	}
+	return errors.Join(append(errs, d.image.Close())...)
+}
+
+// openDisk opens the file of a disk. hub.mu is held, and let go meanwhile.
+func (h *hub) openDisk(ctx context.Context, w want, d *disk) error {
+	h.mu.Unlock()
+	im, readOnly, err := h.openImage(ctx, w)
+	if err != nil {
+		h.mu.Lock()
+		return err
+	}
+	d.image, d.readOnly, d.right = im, readOnly, &right{d: d}
 	info, err := im.Info()
 	if err == nil {
-		err = b.st.settleImage(ctx, info.UUID, im)
+		err = d.only(info)
+	}
+	if err == nil {
+		err = d.settle(ctx, w)
+	}
+	var file os.FileInfo
+	if err == nil {
+		file, err = im.Stat()
 	}
 	if err != nil {
 		im.Close()
-		return nil, info, err
 	}
-	return im, info, nil
+	h.mu.Lock()
+	d.file = file
+	return err
 }
 
-func (b *back) openImage(ctx context.Context, readOnly, create bool) (*workspace.Image, error) {
-	ref := b.req.Image
-	if create && ref.New {
-		return b.createImage(ctx, "")
+// only refuses a copy of a disk that is open, or being opened or closed: both would
+// have one log, one lease, and one directory for scripts.
+func (d *disk) only(info workspace.Info) error {
+	d.hub.mu.Lock()
+	defer d.hub.mu.Unlock()
+	d.info = info
+	for _, o := range d.hub.disks {
+		if o == d || o.info.UUID != info.UUID {
+			continue
+		}
+		if o.image != nil && o.image.Gone() {
+			return exit.Fail(exit.Busy, "end that session, which mcp-vdisk daemon status shows", "the file of disk %s was replaced while a session has the former one open", o.name)
+		}
+		return exit.Fail(exit.Busy, "use one of the two at a time", "disk %s is a copy of disk %s, which is open", d.name, o.name)
 	}
-	im, err := workspace.Open(b.diskPath(), workspace.OpenOptions{ReadOnly: readOnly, File: b.image, Reserve: b.reserve()})
-	var w *workspace.Error
+	return nil
+}
+
+// settle completes the calls that a killed process left open on the disk, once.
+// Those of this process are not among them: nobody had it open before.
+func (d *disk) settle(ctx context.Context, w want) error {
+	if d.settled {
+		return nil
+	}
+	err := d.hub.st.settleImage(ctx, d.info.UUID, d.image)
+	if d.settled = err == nil; err != nil && w.unsettled {
+		d.hub.log.Warn("calls that were cut off are not settled", "error", err) // what was asked for tells why
+		return nil
+	}
+	return err
+}
+
+// openImage opens the image for writing where that is possible and others may
+// come who write, else as it is asked for.
+func (h *hub) openImage(ctx context.Context, w want) (im *workspace.Image, readOnly bool, err error) {
+	if w.create && (w.fresh || w.ref.New) {
+		im, err = h.createImage(ctx, w)
+		return im, false, err
+	}
+	o := workspace.OpenOptions{ReadOnly: w.readOnly && !(h.shared && w.file == nil), File: w.file, Reserve: h.reserve(w.ref)}
+	im, err = workspace.Open(h.pathOf(w.ref), o)
+	if errors.Is(err, workspace.ErrReadOnly) && w.readOnly && !o.ReadOnly {
+		o.ReadOnly = true
+		im, err = workspace.Open(h.pathOf(w.ref), o)
+	}
+	var e *workspace.Error
 	switch {
-	case errors.Is(err, workspace.ErrNotFound) && create:
-		return b.createImage(ctx, "")
+	case errors.Is(err, workspace.ErrNotFound) && w.create:
+		im, err = h.createImage(ctx, w)
 	case errors.Is(err, workspace.ErrNotFound):
-		return nil, fail(exitNotFound, "mcp-vdisk image create "+ref.String()+" makes one", "there is no disk %s", ref)
-	case errors.As(err, &w) && !w.HasPath():
+		err = exit.Fail(exit.NotFound, "mcp-vdisk image create "+w.ref.String()+" makes one", "there is no disk %s", w.ref)
+	case errors.As(err, &e) && !e.HasPath():
 		f := asFailure(ctx, err)
-		f.Text = strings.TrimSuffix(fmt.Sprintf("disk %s %s: %s", ref, w.Kind, w.Detail), ": ")
-		return nil, f
+		f.Text = strings.TrimSuffix(fmt.Sprintf("disk %s %s: %s", w.ref, e.Kind, e.Detail), ": ")
+		err = f
 	}
-	return im, err
-}
-
-func (b *back) diskPath() string {
-	if b.req.Image.Path != "" {
-		return b.req.Image.Path
-	}
-	return b.st.imagePath(b.req.Image.Name)
+	return im, o.ReadOnly, err
 }
 
 // reserve is what the disk leaves free on the file system of the log, so that a
 // change which was made can also be recorded.
-func (b *back) reserve() uint64 {
-	if b.req.Image.Path != "" { // it may lie on another one
+func (h *hub) reserve(r front.ImageRef) uint64 {
+	if r.Path != "" { // it may lie on another one
 		return 0
 	}
-	return uint64(b.set.minFree)
+	return uint64(h.set.minFree)
 }
 
 // createImage makes the disk. What is about to be made is a record of the system
 // stream first, for the disk has no stream before it has a uuid; the disk's own
 // first record then says what was made.
-func (b *back) createImage(ctx context.Context, label string) (*workspace.Image, error) {
-	if b.image == nil {
-		if _, err := os.Lstat(b.diskPath()); err == nil {
-			return nil, fail(exitRefused, "choose another name; an existing disk is never overwritten", "there is a disk %s already", b.req.Image)
+func (h *hub) createImage(ctx context.Context, w want) (*workspace.Image, error) {
+	path := h.pathOf(w.ref)
+	if w.file == nil {
+		if _, err := os.Lstat(path); err == nil {
+			return nil, exit.Fail(exit.Refused, "choose another name; an existing disk is never overwritten", "there is a disk %s already", w.ref)
 		}
 	}
-	about := audit.Facts{"image": b.req.Image.String(), "label": label, "bytes": b.set.imageBytes, "entries": b.set.imageEntries}
-	if err := b.st.record(ctx, audit.StreamSystem, audit.Record{Ev: audit.EvImageCreate, Args: about}); err != nil {
+	about := audit.Facts{"image": w.ref.String(), "label": w.label, "bytes": w.set.imageBytes, "entries": w.set.imageEntries}
+	if err := h.st.record(ctx, audit.StreamSystem, audit.Record{Ev: audit.EvImageCreate, Args: about}); err != nil {
 		return nil, err
 	}
-	im, err := workspace.Create(b.diskPath(), workspace.CreateOptions{
-		File: b.image, Label: label, QuotaBytes: b.set.imageBytes, QuotaEntries: b.set.imageEntries, Reserve: b.reserve(),
+	im, err := workspace.Create(path, workspace.CreateOptions{
+		File: w.file, Label: w.label, QuotaBytes: w.set.imageBytes, QuotaEntries: w.set.imageEntries, Reserve: h.reserve(w.ref),
 	})
 	if err != nil {
 		return nil, err
 	}
 	info, err := im.Info()
 	if err == nil {
-		err = b.st.record(ctx, info.UUID, audit.Record{Ev: audit.EvImageCreate, Img: info.UUID, Args: about})
+		err = h.st.record(ctx, info.UUID, audit.Record{Ev: audit.EvImageCreate, Img: info.UUID, Args: about})
 	}
 	if err != nil {
 		im.Close()
@@ -100,88 +189,39 @@ func (b *back) createImage(ctx context.Context, label string) (*workspace.Image,
 	return im, nil
 }
 
-// disk is an open image with everything that its tools need.
-type disk struct {
-	image *workspace.Image
-	info  workspace.Info
-	view  *live.View
-	box   *sandboxrun.Runner
-	tools *tools.Tools
+// label names the disk, and says what is odd about it.
+func (d *disk) label() string {
+	d.hub.mu.Lock()
+	defer d.hub.mu.Unlock()
+	if d.moving == nil && d.image != nil && d.image.Gone() {
+		return d.name + " (its file was removed or replaced)"
+	}
+	return d.name
 }
 
-// openTools opens the disk of a session. Whatever keeps scripts from running
-// here is told by run_script; the file tools work all the same.
-func (b *back) openTools(ctx context.Context) (*disk, error) {
-	flags := b.req.Session
-	im, info, err := b.openDisk(ctx, flags.ReadOnly, !flags.ReadOnly)
+// prepare opens what scripts need. Whatever keeps them from running here is told
+// by run_script; the file tools work all the same.
+func (d *disk) prepare(limits tools.Limits) error {
+	d.preparing.Lock()
+	defer d.preparing.Unlock()
+	if d.scripts() != nil {
+		return nil
+	}
+	view, err := live.Open(d.hub.st.path("live"), d.image)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	d := &disk{image: im, info: info}
-	if d.box, err = sandboxrun.New(ctx, b.boxConfig()); err != nil {
-		d.Close()
-		return nil, err
-	}
-	if d.view, err = live.Open(b.st.path("live"), im); err != nil {
-		d.Close()
-		return nil, err
-	}
-	d.view.KeepFree(uint64(b.set.minFree))
-	d.tools, err = tools.New(tools.Config{
-		Image: im, Live: d.view, Box: d.box, Python: pyenv.New(pyenv.Find(), d.box),
-		Log: b.st.log, Limits: b.set.limits, Scratch: b.st.path("scratch"), GetArgs: flags.GetArgs, Logger: b.log, Version: version,
-		Policy: tools.Policy{ReadOnly: flags.ReadOnly, NoDelete: flags.NoDelete, Tools: flags.Tools},
-	})
-	if err != nil {
-		d.Close()
-		return nil, err
-	}
-	return d, nil
+	view.KeepFree(uint64(d.hub.set.minFree))
+	jobs := tools.NewJobs(tools.JobsConfig{Limits: limits, Turns: d.hub.turns, Logger: d.hub.log})
+	d.hub.mu.Lock()
+	defer d.hub.mu.Unlock()
+	d.view, d.jobs = view, jobs
+	return nil
 }
 
-func (b *back) boxConfig() sandboxrun.Config {
-	return sandboxrun.Config{Scratch: filepath.Join(b.req.State, "scratch"), Disk: b.set.scratch == "disk", AllowUnixSockets: b.set.unixSockets}
-}
-
-// trialBox is the sandbox that scripts get, for verbs that try it without opening
-// the state. It keeps on disk what it cannot keep in memory where a script's
-// changes would be: in the state directory, if that is there and ours, else in a
-// temporary one. drop removes what it made.
-func (b *back) trialBox(ctx context.Context) (box *sandboxrun.Runner, drop func(), err error) {
-	cfg, drop := b.boxConfig(), func() {}
-	if !canMakeRuns(cfg.Scratch) {
-		dir, remove, err := sandboxrun.TempDir("", "mcp-vdisk-trial-")
-		if err != nil {
-			return nil, nil, fmt.Errorf("a directory to try scripts in: %w", err)
-		}
-		cfg.Scratch, drop = dir, func() { _ = remove() }
-	}
-	if box, err = sandboxrun.New(ctx, cfg); err != nil {
-		drop()
-		return nil, nil, err
-	}
-	return box, drop, nil
-}
-
-// canMakeRuns tells whether a scratch directory is there and can be used. What
-// it makes has the name of what a Runner makes and removes.
-func canMakeRuns(scratch string) bool {
-	dir, err := os.MkdirTemp(scratch, "run-")
-	return err == nil && os.Remove(dir) == nil
-}
-
-// Close stops the scripts that still run and closes the disk; its last call must
-// have returned.
-func (d *disk) Close() error {
-	if d.tools != nil {
-		d.tools.Close()
-	}
-	if d.box != nil {
-		d.box.Close()
-	}
-	var err error
-	if d.view != nil {
-		err = d.view.Close()
-	}
-	return errors.Join(err, d.image.Close())
+// scripts are the jobs of the disk, nil when there were none.
+func (d *disk) scripts() *tools.Jobs {
+	d.hub.mu.Lock()
+	defer d.hub.mu.Unlock()
+	return d.jobs
 }

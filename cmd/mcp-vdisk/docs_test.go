@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -48,8 +49,10 @@ func TestReadmeCommands(t *testing.T) {
 		if isRoot() && strings.Contains(line[1], "config set") {
 			continue // it would write the configuration of this host
 		}
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Errorf("%s: %v\n%s", line[1], err, out)
+		var out bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		if err := typing(cmd, "set"); err != nil { // what config set asks for
+			t.Errorf("%s: %v\n%s", line[1], err, &out)
 		}
 		ran++
 	}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/exit"
+	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/front"
 	"github.com/mcp-vdisk/mcp-vdisk/pyenv"
 	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace/hostos"
@@ -25,10 +27,10 @@ beside a running server. Exit code 1 when scripts cannot run here.`,
 		Example: "  mcp-vdisk doctor",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.simple(cmd, "doctor", jsonArgs{a.json}, noImage)
+			return a.simple(cmd, "doctor", jsonArgs{a.json}, front.NoImage)
 		},
 	}
-	a.jsonFlag(cmd)
+	a.jsonFlag(cmd.Flags())
 	return cmd
 }
 
@@ -71,7 +73,7 @@ func backDoctor(ctx context.Context, b *back) error {
 		b.printDoctor(f)
 	}
 	if err == nil && !f.Sandbox.OK {
-		err = &failure{Code: exitFailed}
+		err = &exit.Failure{Code: exit.Failed}
 	}
 	return err
 }

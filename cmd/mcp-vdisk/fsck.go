@@ -14,7 +14,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mcp-vdisk/mcp-vdisk/audit"
+	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/exit"
+	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/front"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace"
+	"github.com/mcp-vdisk/mcp-vdisk/workspace/hostos"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace/live"
 )
 
@@ -41,14 +44,14 @@ Exit codes: 0 clean, 1 damage was found and repaired, 10 damage is left.`,
 				return err
 			}
 			q.JSON = a.json
-			mode := openRead
+			mode := front.OpenRead
 			if q.Repair {
-				mode = openWrite
+				mode = front.OpenWrite
 			}
 			return a.simple(cmd, "image.fsck", q, mode)
 		},
 	}
-	a.jsonFlag(cmd)
+	a.jsonFlag(cmd.Flags())
 	cmd.Flags().BoolVar(&q.Live, "live", false, "compare the directory that scripts see")
 	cmd.Flags().BoolVar(&q.Cross, "cross", false, "compare the commits with the audit log")
 	cmd.Flags().BoolVar(&q.Repair, "repair", false, "make anew what can be made from the rest")
@@ -60,8 +63,14 @@ type fsckReport struct {
 	*workspace.Report
 	Live  []live.Drift   `json:"live,omitempty"`
 	Cross []crossFinding `json:"cross,omitempty"`
-	Clean bool           `json:"clean"` // nothing was found
-	Left  int64          `json:"left"`  // findings that are not repaired
+	// TakenOn is how many commits are in no record because the disk was taken on
+	// with them, which is a record.
+	TakenOn int64 `json:"taken_on,omitempty"`
+	// GivenUp is how many records tell of commits that the disk does not have because
+	// an older copy of it was taken on.
+	GivenUp int64 `json:"given_up,omitempty"`
+	Clean   bool  `json:"clean"` // nothing was found
+	Left    int64 `json:"left"`  // findings that are not repaired
 }
 
 func backFsck(ctx context.Context, b *back) error {
@@ -85,9 +94,9 @@ func backFsck(ctx context.Context, b *back) error {
 	}
 	switch {
 	case rep.Left > 0:
-		return &failure{Code: exitVerify}
+		return &exit.Failure{Code: exit.Verify}
 	case !rep.Clean:
-		return &failure{Code: exitFailed}
+		return &exit.Failure{Code: exit.Failed}
 	}
 	return nil
 }
@@ -95,17 +104,9 @@ func backFsck(ctx context.Context, b *back) error {
 // fsck checks the file, and then, when it can be opened, what goes with it.
 func (b *back) fsck(ctx context.Context, q fsckArgs) (*fsckReport, error) {
 	o := workspace.CheckOptions{Repair: q.Repair}
-	if b.mayUsePath() {
-		b.image = nil // a repair may put another file at the path
-	} else {
-		var err error
-		if o.File, err = dupFile(b.image); err != nil {
-			return nil, err
-		}
-	}
-	checked, err := workspace.Check(ctx, b.diskPath(), o)
+	checked, err := b.check(ctx, q, o)
 	if errors.Is(err, workspace.ErrNotFound) {
-		return nil, fail(exitNotFound, "mcp-vdisk image list shows the disks", "there is no disk %s", b.req.Image)
+		return nil, exit.Fail(exit.NotFound, "mcp-vdisk image list shows the disks", "there is no disk %s", b.req.Image)
 	}
 	if err != nil {
 		return nil, err
@@ -124,6 +125,42 @@ func (b *back) fsck(ctx context.Context, q fsckArgs) (*fsckReport, error) {
 	return rep, nil
 }
 
+// check checks the file. One that is in use is checked as it is at one commit, by
+// a copy.
+func (b *back) check(ctx context.Context, q fsckArgs, o workspace.CheckOptions) (rep *workspace.Report, err error) {
+	w := want{ref: b.req.Image, file: b.image}
+	if !q.Repair {
+		if d := b.hub.use(w); d != nil {
+			defer d.release()
+			return b.checkCopy(ctx, d, o)
+		}
+	}
+	err = b.hub.aside(w, func() error {
+		if !b.mayUsePath() { // a repair may put another file at the path
+			if o.File, err = dupFile(b.image); err != nil {
+				return err
+			}
+		}
+		rep, err = workspace.Check(ctx, b.hub.pathOf(b.req.Image), o)
+		return err
+	})
+	return rep, err
+}
+
+// checkCopy checks a disk that others use.
+func (b *back) checkCopy(ctx context.Context, d *disk, o workspace.CheckOptions) (*workspace.Report, error) {
+	f, err := hostos.Unnamed(b.st.path("scratch"))
+	if err != nil {
+		return nil, fmt.Errorf("copy the disk for its check: %w", err)
+	}
+	if _, err := d.image.Snapshot(f); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("copy the disk for its check: %w", err)
+	}
+	o.File = f
+	return workspace.Check(ctx, b.hub.pathOf(b.req.Image), o)
+}
+
 // mayUsePath says whether the image can be opened by its path here too, and is
 // the file that the front opened. Without a path pages cannot be repaired: that
 // makes a new file beside the old one.
@@ -131,7 +168,7 @@ func (b *back) mayUsePath() bool {
 	if b.image == nil {
 		return true
 	}
-	f, err := os.OpenFile(b.diskPath(), os.O_RDWR|syscall.O_NONBLOCK, 0)
+	f, err := os.OpenFile(b.hub.pathOf(b.req.Image), os.O_RDWR|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return false
 	}
@@ -159,23 +196,22 @@ func dupFile(f *os.File) (*os.File, error) {
 
 // fsckBeside compares the disk with its live directory and with the log.
 func (b *back) fsckBeside(ctx context.Context, q fsckArgs, rep *fsckReport) error {
-	im, info, err := b.openDisk(ctx, true, false)
+	d, err := b.open(ctx, want{readOnly: true})
 	if err != nil {
 		return err
 	}
-	defer im.Close()
+	defer d.release()
+	im, info := d.image, d.info
 	if q.Live {
-		view, err := live.Open(b.st.path("live"), im)
-		if err != nil {
+		if err := d.prepare(b.set.limits); err != nil {
 			return err
 		}
-		defer view.Close()
-		if rep.Live, err = view.Check(ctx, q.Repair); err != nil {
+		if rep.Live, err = d.view.Check(ctx, q.Repair); err != nil {
 			return err
 		}
 	}
 	if q.Cross {
-		rep.Cross, err = crossCheck(ctx, im, b.st.log, info.UUID)
+		rep.Cross, rep.TakenOn, rep.GivenUp, err = crossCheck(ctx, im, b.st.log, info.UUID)
 	}
 	return err
 }
@@ -220,6 +256,12 @@ func (b *back) printReport(q fsckArgs, rep *fsckReport) {
 	if rep.Unused > 0 {
 		b.printf("note: %d chunks (%s) are used by nothing\n", rep.Unused, showBytes(rep.UnusedBytes))
 	}
+	if rep.TakenOn > 0 {
+		b.printf("note: %s in no record of this log, because the disk was taken on with them: mcp-vdisk audit query ev=lease.adopt tells when and why\n", plainCount(int(rep.TakenOn), "commit"))
+	}
+	if rep.GivenUp > 0 {
+		b.printf("note: %s of this log not on the disk, because an older copy of it was taken on: mcp-vdisk audit query ev=lease.adopt tells when and why\n", plainCount(int(rep.GivenUp), "commit"))
+	}
 	if rep.Kept != "" {
 		b.printf("note: the damaged file is kept beside the new one, as %s\n", harmless(rep.Kept))
 	}
@@ -259,56 +301,93 @@ const maxCross = 1000
 
 // crossCheck compares both ways: each commit has a record that names it, with the
 // same call and the same commit before it, and each commit that a record names is
-// in the disk.
-func crossCheck(ctx context.Context, im *workspace.Image, log *audit.Log, stream string) ([]crossFinding, error) {
-	type told struct {
-		n            uint64
-		call, before string
-	}
-	records := map[string]told{}
-	err := log.Query(ctx, audit.Query{Stream: stream}, func(_ []byte, r audit.Record) error {
-		if r.Ha != "" && r.Ha != r.Hb {
-			records[r.Ha] = told{r.N, r.Call, r.Hb}
-		}
-		return nil
-	})
+// in the disk. Commits up to one at which the disk was taken on, from elsewhere or
+// as newer than the log, need no record; taken counts those that have none. Nor need
+// a commit be there whose record came before such a one: gone counts these.
+func crossCheck(ctx context.Context, im *workspace.Image, log *audit.Log, stream string) (found []crossFinding, taken, gone int64, err error) {
+	records, adopted, err := recordedCommits(ctx, log, stream)
 	if err != nil {
-		return nil, err
+		return nil, 0, 0, err
 	}
-	var found []crossFinding
-	add := func(f crossFinding) {
-		if len(found) < maxCross {
-			found = append(found, f)
-		}
+	first, err := lastCommit(im, 1)
+	if err != nil {
+		return nil, 0, 0, err
 	}
+	last := adopted[first.ID]                   // record by which one of its commits was taken on
+	var unknown []crossFinding                  // since the disk was last taken on, the first of them
+	missing := int64(0)                         // all of them
 	for after, more := uint64(1), true; more; { // commit 1 made the disk
 		batch, err := im.Log(after, 256)
 		if err != nil {
-			return nil, err
+			return nil, 0, 0, err
 		}
 		more = len(batch) > 0
 		for _, c := range batch {
 			after = c.Seq
-			f := crossFinding{Version: versionText(c.Seq), Commit: c.ID, Call: c.Call}
 			r, ok := records[c.ID]
 			delete(records, c.ID)
-			switch {
+			switch f, bad := r.against(c); {
 			case !ok:
-				f.Text = fmt.Sprintf("commit %s (%.12s, call %s) is in no record of the log", f.Version, c.ID, c.Call)
-			case r.call != c.Call:
-				f.Text, f.Record = fmt.Sprintf("commit %s was made by call %s, and record %d says %s", f.Version, c.Call, r.n, r.call), r.n
-			case r.before != c.Parent:
-				f.Text, f.Record = fmt.Sprintf("commit %s comes after %.12s, and record %d says %.12s", f.Version, c.Parent, r.n, r.before), r.n
-			default:
-				continue
+				if missing++; len(unknown) < maxCross {
+					unknown = append(unknown, f)
+				}
+			case bad:
+				found = append(found, f)
 			}
-			add(f)
+			if n, ok := adopted[c.ID]; ok {
+				last = max(last, n)
+				taken += missing
+				unknown, missing = nil, 0
+			}
 		}
 	}
+	found = append(found, unknown...)
 	for _, id := range slices.SortedFunc(maps.Keys(records), func(a, b string) int { return cmp.Compare(records[a].n, records[b].n) }) {
 		r := records[id]
-		add(crossFinding{Commit: id, Call: r.call, Record: r.n,
+		if r.n < last {
+			gone++
+			continue
+		}
+		found = append(found, crossFinding{Commit: id, Call: r.call, Record: r.n,
 			Text: fmt.Sprintf("record %d (call %s) tells of commit %.12s, which the disk does not have", r.n, r.call, id)})
 	}
-	return found, nil
+	return found[:min(len(found), maxCross)], taken, gone, nil
+}
+
+// recorded is what the log tells of a commit; the zero value is nothing.
+type recorded struct {
+	n            uint64
+	call, before string
+}
+
+// recordedCommits are the commits that records of a stream name, and those at
+// which the disk was taken on, each with the number of the last such record.
+func recordedCommits(ctx context.Context, log *audit.Log, stream string) (records map[string]recorded, adopted map[string]uint64, err error) {
+	records, adopted = map[string]recorded{}, map[string]uint64{}
+	err = log.Query(ctx, audit.Query{Stream: stream}, func(_ []byte, r audit.Record) error {
+		switch {
+		case r.Ev == audit.EvLeaseAdopt:
+			adopted[r.Ha] = r.N
+		case r.Ha != "" && r.Ha != r.Hb:
+			records[r.Ha] = recorded{r.N, r.Call, r.Hb}
+		}
+		return nil
+	})
+	return records, adopted, err
+}
+
+// against compares a record with the commit that it names.
+func (r recorded) against(c workspace.Commit) (f crossFinding, bad bool) {
+	f = crossFinding{Version: versionText(c.Seq), Commit: c.ID, Call: c.Call, Record: r.n}
+	switch {
+	case r == recorded{}:
+		f.Text = fmt.Sprintf("commit %s (%.12s, call %s) is in no record of the log", f.Version, c.ID, c.Call)
+	case r.call != c.Call:
+		f.Text = fmt.Sprintf("commit %s was made by call %s, and record %d says %s", f.Version, c.Call, r.n, r.call)
+	case r.before != c.Parent:
+		f.Text = fmt.Sprintf("commit %s comes after %.12s, and record %d says %.12s", f.Version, c.Parent, r.n, r.before)
+	default:
+		return f, false
+	}
+	return f, true
 }

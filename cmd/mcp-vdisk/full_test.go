@@ -63,6 +63,7 @@ func TestFullDisk(t *testing.T) {
 func onSmallDisk(t *testing.T, place string) {
 	mountSmallDisk(t, place)
 	base := newFullDisk(t, filepath.Join(place, "base"))
+	base.copy("daemon", nil).daemon()
 	levels := []int64{48 << 20, 0, 33 << 20, 60 << 20, 35 << 20, 16 << 20, 31 << 20, 32 << 20, 32<<20 + 4096, 37 << 20, 40 << 20, 44 << 20, 52 << 20, 56 << 20, 64 << 20, 72 << 20, 80 << 20}
 	answers := map[string]int{}
 	n := max(rounds(2*len(levels))-1, 1)
@@ -243,6 +244,44 @@ func (d *crowded) serve(free int64) {
 	}
 	d.s.end()
 	d.check()
+}
+
+// daemon asks the same of a daemon: one that cannot start says why to its client,
+// and one that runs serves whoever comes as far as there is room.
+func (d *crowded) daemon() {
+	t := d.t
+	front := func() *server {
+		t.Helper()
+		cmd := asOwner(t, d.state, frontOf(d.state, "serve"))
+		return serveVia(t, cmd)
+	}
+	d.leave(0)
+	failing(t, asOwner(t, d.state, frontOf(d.state, "serve")), 11, "make room")
+	d.makeRoom()
+	a := front()
+	a.hello()
+	a.ok("write_file", object{"path": "small", "content": "x"})
+	d.leave(0)
+	for i := range 20 {
+		if r := a.call("write_file", object{"path": fmt.Sprint("f", i), "content": "x"}); r.IsError && !strings.HasPrefix(r.Text, "AUDIT_UNAVAILABLE: ") && !strings.HasPrefix(r.Text, "NO_SPACE: ") {
+			t.Errorf("without room: %s", r.Text)
+		}
+	}
+	if out := outputOf(t, asOwner(t, d.state, frontOf(d.state, "serve"))); out.code != 0 && !strings.Contains(out.stderr, "room") {
+		t.Errorf("a client that comes without room: exit %d %s", out.code, out.stderr)
+	}
+	d.makeRoom()
+	a.ok("read_file", object{"path": "small"})
+	b := front()
+	b.hello()
+	b.ok("write_file", object{"path": "after", "content": "x"})
+	a.ok("read_file", object{"path": "after"})
+	a.end()
+	b.end()
+	if out := outputOf(t, asOwner(t, d.state, frontOf(d.state, "daemon", "stop"))); out.code != 0 {
+		t.Errorf("stop: exit %d %s", out.code, out.stderr)
+	}
+	d.remove()
 }
 
 func bashArgs(source string) object { return object{"language": "bash", "source": source} }

@@ -10,6 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mcp-vdisk/mcp-vdisk/audit"
+	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/exit"
+	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/front"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace"
 )
 
@@ -36,15 +38,15 @@ it shows the commits that changed them or anything below them.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q.Paths, q.JSON = args, a.json
 			if q.Limit < 1 {
-				return fail(exitUsage, "", "--limit: must be at least 1, is %d", q.Limit)
+				return exit.Fail(exit.Usage, "", "--limit: must be at least 1, is %d", q.Limit)
 			}
 			if err := pathArgsOf(args); err != nil {
 				return err
 			}
-			return a.simple(cmd, "image.log", q, openRead)
+			return a.simple(cmd, "image.log", q, front.OpenRead)
 		},
 	}
-	a.jsonFlag(cmd)
+	a.jsonFlag(cmd.Flags())
 	cmd.Flags().IntVarP(&q.Limit, "limit", "n", 20, "at most so many commits")
 	cmd.Flags().StringVar(&q.Call, "call", "", "the commit of the call with this `ID`")
 	cmd.Flags().BoolVar(&q.Changes, "changes", false, "list the paths that each commit changed")
@@ -130,17 +132,18 @@ func backLog(ctx context.Context, b *back) error {
 	if err != nil {
 		return err
 	}
-	im, _, err := b.openDisk(ctx, true, false)
+	d, err := b.open(ctx, want{readOnly: true})
 	if err != nil {
 		return err
 	}
-	defer im.Close()
+	defer d.release()
+	im := d.image
 	log, err := im.History(ctx, workspace.LogQuery{Under: under, Call: q.Call, Limit: q.Limit})
 	if err != nil {
 		return err
 	}
 	if len(log) == 0 && (len(under) > 0 || q.Call != "") {
-		return fail(exitNotFound, "mcp-vdisk image log shows all commits", "no commit of this disk matches")
+		return exit.Fail(exit.NotFound, "mcp-vdisk image log shows all commits", "no commit of this disk matches")
 	}
 	if q.JSON {
 		facts := make([]commitFacts, 0, len(log))
@@ -152,6 +155,13 @@ func backLog(ctx context.Context, b *back) error {
 	marks, err := checkpointsBySeq(im)
 	if err != nil {
 		return err
+	}
+	if len(under) == 0 && q.Call == "" {
+		for _, j := range b.running() {
+			if j.Disk == d.name {
+				b.printf("running %s  %-14s  %-26s  %s, %s\n", j.Began.Local().Format(time.DateTime), "run_script", j.ID, j.Language, lasted(j.JobInfo))
+			}
+		}
 	}
 	for _, c := range log {
 		b.printf("%-7s %s  %-14s  %-26s  %s%s\n", versionText(c.Seq), c.Time.Local().Format(time.DateTime), safe(c.Actor), safe(c.Call),
@@ -230,17 +240,17 @@ a name it lists the checkpoints.`,
 			q.JSON = a.json
 			if len(args) == 0 {
 				if q.Drop || q.Message != "" {
-					return fail(exitUsage, "mcp-vdisk image checkpoint NAME", "--drop and --message need the name of a checkpoint")
+					return exit.Fail(exit.Usage, "mcp-vdisk image checkpoint NAME", "--drop and --message need the name of a checkpoint")
 				}
-				return a.simple(cmd, "image.checkpoints", q, openRead)
+				return a.simple(cmd, "image.checkpoints", q, front.OpenRead)
 			}
 			if q.Name = args[0]; q.Name == "" {
-				return fail(exitUsage, "", "the name of the checkpoint is empty")
+				return exit.Fail(exit.Usage, "", "the name of the checkpoint is empty")
 			}
-			return a.simple(cmd, "image.checkpoint", q, openWrite)
+			return a.simple(cmd, "image.checkpoint", q, front.OpenWrite)
 		},
 	}
-	a.jsonFlag(cmd)
+	a.jsonFlag(cmd.Flags())
 	cmd.Flags().StringVarP(&q.Message, "message", "m", "", "a `TEXT` for people")
 	cmd.Flags().BoolVar(&q.Drop, "drop", false, "forget the name; the history stays")
 	return cmd
@@ -265,12 +275,12 @@ func factsOfCheckpoint(c workspace.Checkpoint) checkpointFacts {
 
 func backCheckpoints(ctx context.Context, b *back) error {
 	var q checkpointArgs
-	im, _, err := b.begin(ctx, &q, true)
+	d, err := b.begin(ctx, &q, true)
 	if err != nil {
 		return err
 	}
-	defer im.Close()
-	all, err := im.Checkpoints()
+	defer d.release()
+	all, err := d.image.Checkpoints()
 	if err != nil {
 		return err
 	}
@@ -294,11 +304,19 @@ func backCheckpoints(ctx context.Context, b *back) error {
 // the log before it happens.
 func backCheckpoint(ctx context.Context, b *back) error {
 	var q checkpointArgs
-	im, info, err := b.begin(ctx, &q, false)
+	d, err := b.begin(ctx, &q, false)
 	if err != nil {
 		return err
 	}
-	defer im.Close()
+	defer d.release()
+	if _, err := b.admit(d); err != nil {
+		return err
+	}
+	im := d.image
+	info, err := im.Info()
+	if err != nil {
+		return err
+	}
 	rec := audit.Record{Ev: audit.EvImageCheckpoint, Img: info.UUID, Args: audit.Facts{"name": q.Name, "drop": q.Drop}, Hb: info.Commit, Ha: info.Commit}
 	if err := b.st.record(ctx, info.UUID, rec); err != nil {
 		return err
@@ -343,10 +361,10 @@ a restore can be undone.`,
 			if err := pathArgsOf(args); err != nil {
 				return err
 			}
-			return a.simple(cmd, "image.restore", q, openWrite)
+			return a.simple(cmd, "image.restore", q, front.OpenWrite)
 		},
 	}
-	a.jsonFlag(cmd)
+	a.jsonFlag(cmd.Flags())
 	dryRunFlag(cmd, &q.DryRun)
 	return cmd
 }
@@ -369,10 +387,10 @@ on the disk. It is refused when a later commit changed one of the same paths.`,
 			if err := pathArg(q.Revision); err != nil {
 				return err
 			}
-			return a.simple(cmd, "image.undo", q, openWrite)
+			return a.simple(cmd, "image.undo", q, front.OpenWrite)
 		},
 	}
-	a.jsonFlag(cmd)
+	a.jsonFlag(cmd.Flags())
 	dryRunFlag(cmd, &q.DryRun)
 	return cmd
 }
@@ -402,7 +420,7 @@ func backUndo(ctx context.Context, b *back) error {
 		}
 		seq, err := im.Revision(q.Revision)
 		if errors.Is(err, workspace.ErrNotFound) {
-			return txn, fail(exitNotFound, "mcp-vdisk image log shows calls and versions", "no call or version %q changed this disk", q.Revision)
+			return txn, exit.Fail(exit.NotFound, "mcp-vdisk image log shows calls and versions", "no call or version %q changed this disk", q.Revision)
 		}
 		if err != nil {
 			return txn, err
@@ -414,11 +432,12 @@ func backUndo(ctx context.Context, b *back) error {
 // takeBack commits what plan makes of the history.
 func (b *back) takeBack(ctx context.Context, ev audit.Event, plan func(*workspace.Image, restoreArgs) (workspace.Txn, error)) error {
 	var q restoreArgs
-	im, _, err := b.begin(ctx, &q, false)
+	d, err := b.begin(ctx, &q, false)
 	if err != nil {
 		return err
 	}
-	defer im.Close()
+	defer d.release()
+	im := d.image
 	if q.DryRun {
 		return b.wouldTakeBack(ctx, im, q, plan)
 	}
@@ -426,7 +445,7 @@ func (b *back) takeBack(ctx context.Context, ev audit.Event, plan func(*workspac
 	if len(q.Paths) > 0 {
 		about["paths"] = q.Paths
 	}
-	done, err := b.change(ctx, im, ev, about, func() (workspace.Txn, error) { return plan(im, q) })
+	done, err := b.change(ctx, d, ev, about, func() (workspace.Txn, error) { return plan(im, q) })
 	if err != nil {
 		return err
 	}

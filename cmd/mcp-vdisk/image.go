@@ -14,6 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mcp-vdisk/mcp-vdisk/audit"
+	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/exit"
+	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/front"
 	"github.com/mcp-vdisk/mcp-vdisk/tools"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace/live"
@@ -26,7 +28,7 @@ func (a *app) imageCmd() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	a.imageFlag(cmd)
+	a.imageFlag(cmd.PersistentFlags())
 	cmd.AddCommand(a.imageCreateCmd(), a.imageListCmd(), a.imageShowCmd(), a.imagePutCmd(), a.imageGetCmd(),
 		a.imageCatCmd(), a.imageTreeCmd(), a.imageRmCmd(), a.imageLogCmd(), a.imageCheckpointCmd(), a.imageDiffCmd(),
 		a.imageRestoreCmd(), a.imageUndoCmd(), a.imageFsckCmd())
@@ -34,15 +36,15 @@ func (a *app) imageCmd() *cobra.Command {
 }
 
 // simple is a command that asks the back for one thing and prints the answer.
-func (a *app) simple(cmd *cobra.Command, verb string, args any, mode openMode) error {
-	r, err := a.newRequest(verb, args)
+func (a *app) simple(cmd *cobra.Command, verb string, args any, mode front.OpenMode) error {
+	r, err := a.NewRequest(verb, args)
 	if err != nil {
 		return err
 	}
-	if mode == noImage {
-		r.Image = imageRef{}
+	if mode == front.NoImage {
+		r.Image = front.ImageRef{}
 	}
-	return a.ask(cmd.Context(), r, mode, nil, a.stdout)
+	return a.Ask(cmd.Context(), r, mode, nil, a.Stdout)
 }
 
 type createArgs struct {
@@ -64,13 +66,13 @@ func (a *app) imageCreateCmd() *cobra.Command {
 				return err
 			}
 			if err := q.limits(cmd, quota); err != nil {
-				return usage(err)
+				return exit.BadUsage(err)
 			}
 			q.JSON = a.json
-			return a.simple(cmd, "image.create", q, openNew)
+			return a.simple(cmd, "image.create", q, front.OpenNew)
 		},
 	}
-	a.jsonFlag(cmd)
+	a.jsonFlag(cmd.Flags())
 	cmd.Flags().StringVar(&q.Label, "label", "", "a `TEXT` for people")
 	cmd.Flags().StringVar(&quota, "quota", "", "`SIZE` the disk may hold (default: the setting image.bytes)")
 	cmd.Flags().Int64Var(&q.Entries, "entries", 0, "files, directories and links it may hold (default: the setting image.entries)")
@@ -101,16 +103,16 @@ func (a *app) imageArg(args []string) error {
 		return nil
 	}
 	if args[0] == "" {
-		return fail(exitUsage, "leave it out for the disk "+defaultImage, "the name of the disk is empty")
+		return exit.Fail(exit.Usage, "leave it out for the disk "+front.DefaultImage, "the name of the disk is empty")
 	}
-	a.image = args[0]
+	a.Image = args[0]
 	return nil
 }
 
 // pathArg refuses a path inside the disk that would not reach the back as it is.
 func pathArg(path string) error {
 	if !utf8.ValidString(path) {
-		return fail(exitUsage, "such a name is reached in the quoted form, as mcp-vdisk image tree shows it",
+		return exit.Fail(exit.Usage, "such a name is reached in the quoted form, as mcp-vdisk image tree shows it",
 			"the path %q is not valid UTF-8, and requests travel as JSON", path)
 	}
 	return nil
@@ -127,12 +129,12 @@ func backCreate(ctx context.Context, b *back) error {
 	if q.Entries > 0 {
 		b.set.imageEntries = q.Entries
 	}
-	im, err := b.createImage(ctx, q.Label)
+	d, err := b.open(ctx, want{create: true, fresh: true, label: q.Label})
 	if err != nil {
 		return err
 	}
-	defer im.Close()
-	return b.showImage(im, q.JSON)
+	defer d.release()
+	return b.showImage(d, q.JSON)
 }
 
 func (a *app) imageListCmd() *cobra.Command {
@@ -142,10 +144,10 @@ func (a *app) imageListCmd() *cobra.Command {
 		Example: "  mcp-vdisk image list",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.simple(cmd, "image.list", jsonArgs{a.json}, noImage)
+			return a.simple(cmd, "image.list", jsonArgs{a.json}, front.NoImage)
 		},
 	}
-	a.jsonFlag(cmd)
+	a.jsonFlag(cmd.Flags())
 	return cmd
 }
 
@@ -185,7 +187,7 @@ func backList(_ context.Context, b *back) error {
 	}
 	list := make([]imageFacts, 0, len(names))
 	for _, name := range names {
-		list = append(list, b.st.factsOf(name))
+		list = append(list, b.hub.factsOf(name))
 	}
 	if q.JSON {
 		return b.printJSON(list)
@@ -205,13 +207,13 @@ func backList(_ context.Context, b *back) error {
 }
 
 // factsOf reads one disk; a damaged one is told as such and hides no other.
-func (st *state) factsOf(name string) imageFacts {
-	im, err := workspace.Open(st.imagePath(name), workspace.OpenOptions{ReadOnly: true})
+func (h *hub) factsOf(name string) imageFacts {
+	d, err := h.open(context.Background(), want{ref: front.ImageRef{Name: name}, readOnly: true})
 	if err != nil {
 		return imageFacts{Name: name, Error: err.Error()}
 	}
-	defer im.Close()
-	info, err := im.Info()
+	defer d.release()
+	info, err := d.image.Info()
 	if err != nil {
 		return imageFacts{Name: name, Error: err.Error()}
 	}
@@ -228,25 +230,25 @@ func (a *app) imageShowCmd() *cobra.Command {
 			if err := a.imageArg(args); err != nil {
 				return err
 			}
-			return a.simple(cmd, "image.show", jsonArgs{a.json}, openRead)
+			return a.simple(cmd, "image.show", jsonArgs{a.json}, front.OpenRead)
 		},
 	}
-	a.jsonFlag(cmd)
+	a.jsonFlag(cmd.Flags())
 	return cmd
 }
 
 func backShow(ctx context.Context, b *back) error {
 	var q jsonArgs
-	im, _, err := b.begin(ctx, &q, true)
+	d, err := b.begin(ctx, &q, true)
 	if err != nil {
 		return err
 	}
-	defer im.Close()
-	return b.showImage(im, q.JSON)
+	defer d.release()
+	return b.showImage(d, q.JSON)
 }
 
-func (b *back) showImage(im *workspace.Image, asJSON bool) error {
-	info, err := im.Info()
+func (b *back) showImage(d *disk, asJSON bool) error {
+	info, err := d.image.Info()
 	if err != nil {
 		return err
 	}
@@ -254,7 +256,7 @@ func (b *back) showImage(im *workspace.Image, asJSON bool) error {
 	if f.LiveFiles, f.LiveBytes, err = live.Size(b.st.path("live"), info.UUID); err != nil {
 		return err
 	}
-	if damage := im.Damage(); damage != nil {
+	if damage := d.image.Damage(); damage != nil {
 		f.Error = damage.Error()
 	}
 	if asJSON {
@@ -292,7 +294,7 @@ type pathArgs struct {
 }
 
 // onPath is simple for a command about a path inside the disk.
-func (a *app) onPath(cmd *cobra.Command, verb string, q pathArgs, mode openMode) error {
+func (a *app) onPath(cmd *cobra.Command, verb string, q pathArgs, mode front.OpenMode) error {
 	if err := pathArg(q.Path); err != nil {
 		return err
 	}
@@ -306,22 +308,22 @@ func (a *app) imageCatCmd() *cobra.Command {
 		Example: "  mcp-vdisk image cat /workspace/notes.md",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.onPath(cmd, "image.cat", pathArgs{Path: args[0]}, openRead)
+			return a.onPath(cmd, "image.cat", pathArgs{Path: args[0]}, front.OpenRead)
 		},
 	}
 }
 
 func backCat(ctx context.Context, b *back) error {
-	q, p, im, err := b.openPath(ctx)
+	q, p, d, err := b.openPath(ctx)
 	if err != nil {
 		return err
 	}
-	defer im.Close()
-	f, err := im.Open(p)
+	defer d.release()
+	f, err := d.image.Open(p)
 	if err != nil {
 		return err
 	}
-	if err := b.recordGet(ctx, im, "cat", q.Path); err != nil {
+	if err := b.recordGet(ctx, d.image, "cat", q.Path); err != nil {
 		return err
 	}
 	_, err = io.Copy(b.stdout, f.Reader())
@@ -329,23 +331,23 @@ func backCat(ctx context.Context, b *back) error {
 }
 
 // begin decodes the arguments of a verb and opens its disk.
-func (b *back) begin(ctx context.Context, args any, readOnly bool) (*workspace.Image, workspace.Info, error) {
+func (b *back) begin(ctx context.Context, args any, readOnly bool) (*disk, error) {
 	if err := b.args(args); err != nil {
-		return nil, workspace.Info{}, err
+		return nil, err
 	}
-	return b.openDisk(ctx, readOnly, false)
+	return b.open(ctx, want{readOnly: readOnly})
 }
 
 // openPath opens the disk for a command that reads a path, and cleans the path.
-func (b *back) openPath(ctx context.Context) (q pathArgs, p workspace.Path, im *workspace.Image, err error) {
+func (b *back) openPath(ctx context.Context) (q pathArgs, p workspace.Path, d *disk, err error) {
 	if err = b.args(&q); err != nil {
 		return q, p, nil, err
 	}
 	if p, err = workspace.Clean(q.Path); err != nil {
 		return q, p, nil, err
 	}
-	im, _, err = b.openDisk(ctx, true, false)
-	return q, p, im, err
+	d, err = b.open(ctx, want{readOnly: true})
+	return q, p, d, err
 }
 
 // recordGet records that a command is about to take something out of the disk.
@@ -368,17 +370,18 @@ func (a *app) imageTreeCmd() *cobra.Command {
 			if len(args) == 1 {
 				q.Path = args[0]
 			}
-			return a.onPath(cmd, "image.tree", q, openRead)
+			return a.onPath(cmd, "image.tree", q, front.OpenRead)
 		},
 	}
 }
 
 func backTree(ctx context.Context, b *back) error {
-	_, p, im, err := b.openPath(ctx)
+	_, p, d, err := b.openPath(ctx)
 	if err != nil {
 		return err
 	}
-	defer im.Close()
+	defer d.release()
+	im := d.image
 	p, n, err := im.Resolve(p)
 	if err != nil {
 		return err
@@ -418,7 +421,7 @@ func (a *app) imageRmCmd() *cobra.Command {
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q.Path = args[0]
-			return a.onPath(cmd, "image.rm", q, openWrite)
+			return a.onPath(cmd, "image.rm", q, front.OpenWrite)
 		},
 	}
 	cmd.Flags().BoolVarP(&q.Recursive, "recursive", "r", false, "remove a directory with everything in it")
@@ -431,17 +434,17 @@ func backRemove(ctx context.Context, b *back) error {
 		return err
 	}
 	p, refused := workspace.Clean(q.Path)
-	im, _, err := b.openDisk(ctx, false, false)
+	d, err := b.open(ctx, want{})
 	if err != nil {
 		return cmp.Or(refused, err)
 	}
-	defer im.Close()
+	defer d.release()
 	about := audit.Facts{"path": q.Path, "recursive": q.Recursive}
-	done, err := b.change(ctx, im, audit.EvImageRm, about, func() (txn workspace.Txn, err error) {
+	done, err := b.change(ctx, d, audit.EvImageRm, about, func() (txn workspace.Txn, err error) {
 		if refused != nil {
 			return txn, refused
 		}
-		if p, err = im.ResolveParent(p); err != nil {
+		if p, err = d.image.ResolveParent(p); err != nil {
 			return txn, err
 		}
 		return workspace.Txn{
@@ -455,23 +458,31 @@ func backRemove(ctx context.Context, b *back) error {
 	return nil
 }
 
+// admit is the right to change the disk now.
+func (b *back) admit(d *disk) (workspace.Fence, error) {
+	f, err := holder{r: d.right, who: b.operator(audit.Facts{})}.Admit()
+	return f, d.refusal(err)
+}
+
 // change commits an operator's change: its record first, then the effect, then
-// what came of it. What is to be committed is found out by prepare after the
-// first record, so that a change which is refused there is in the log as well.
-func (b *back) change(ctx context.Context, im *workspace.Image, ev audit.Event, args audit.Facts, prepare func() (workspace.Txn, error)) (workspace.Commit, error) {
-	info, err := im.Info()
-	if err != nil {
-		return workspace.Commit{}, err
-	}
+// what came of it. The right to change the disk is asked for, and what is to be
+// committed is found out by prepare, after the first record, so that a change which
+// is refused there is in the log as well.
+func (b *back) change(ctx context.Context, d *disk, ev audit.Event, args audit.Facts, prepare func() (workspace.Txn, error)) (workspace.Commit, error) {
+	info := d.info
 	rec := audit.Record{Ev: ev, Call: ulid.Make().String(), Img: info.UUID, Args: args}
 	if err := b.st.record(ctx, info.UUID, rec); err != nil {
 		return workspace.Commit{}, err
 	}
 	var done workspace.Commit
-	txn, err := prepare()
+	var txn workspace.Txn
+	fence, err := b.admit(d)
 	if err == nil {
-		txn.Call, txn.Actor = rec.Call, "operator"
-		done, err = im.Commit(ctx, txn)
+		txn, err = prepare()
+	}
+	if err == nil {
+		txn.Call, txn.Actor, txn.Fence = rec.Call, "operator", fence
+		done, err = d.image.Commit(ctx, txn)
 	}
 	rec.Out = &audit.Out{OK: err == nil, Changed: int64(len(done.Effects))}
 	if err == nil {
@@ -481,6 +492,7 @@ func (b *back) change(ctx context.Context, im *workspace.Image, ev audit.Event, 
 	}
 	entry := audit.Entry{Record: rec, Changes: tools.ChangeFacts(done.Effects)}
 	entry.Act, entry.Dec = "operator", "allow"
+	entry.Fence = fence.Token
 	_, logErr := b.st.log.Note(context.WithoutCancel(ctx), info.UUID, entry)
 	return done, cmp.Or(err, logErr)
 }

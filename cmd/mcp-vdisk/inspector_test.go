@@ -42,7 +42,8 @@ func TestInspector(t *testing.T) {
 	bin := inspector(t)
 	for _, era := range []string{"legacy", "modern"} {
 		t.Run(era, func(t *testing.T) {
-			i := inspected{t, bin, era, newState(t), t.TempDir()}
+			// The client passes only a few variables on, so this is the daemon's.
+			i := inspected{t, bin, era, daemonState(t), t.TempDir()}
 			var list struct{ Tools []struct{ Name string } }
 			i.run(0, &list, "tools/list", "--strict")
 			if len(list.Tools) != len(sevenTools) {
@@ -71,9 +72,9 @@ func TestInspector(t *testing.T) {
 					t.Errorf("%s %s: %+v, want %q", c.tool, c.args, r.Content, c.says)
 				}
 			}
-			must(t, i.state, "audit", "verify")
+			healthy(t, i.state, "default")
 			want := map[string]string{"legacy": "2025-", "modern": "2026-07-28"}[era]
-			if log := must(t, i.state, "audit", "query", "ev=call.read", "-o", "ndjson"); !strings.Contains(log, `"proto":"`+want) {
+			if log := viaDaemon(t, i.state, "audit", "query", "ev=call.read", "-o", "ndjson").stdout; !strings.Contains(log, `"proto":"`+want) {
 				t.Errorf("the calls were not of this era:\n%s", log)
 			}
 		})

@@ -204,7 +204,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	// What the server itself needs is counted before, and again at the end.
 	s.bash("true")
 	s.rest()
-	files := descriptors(t, s.cmd.Process.Pid)
+	files := descriptors(t, s.worker())
 	for _, c := range []struct{ name, source string }{
 		{"exit 0", "echo x > f; mkdir -p d/e; echo y > d/e/g; cat /dev/zero | head -c 1000000 > /tmp/z"},
 		{"exit 1", "echo x > f2; exit 1"},
@@ -237,7 +237,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 		t.Errorf("mounts before:\n%s\nand after:\n%s", before, now)
 	}
 	s.rest()
-	if now := descriptors(t, s.cmd.Process.Pid); now > files+3 {
+	if now := descriptors(t, s.worker()); now > files+3 {
 		t.Errorf("the server has %d descriptors open, had %d", now, files)
 	}
 	s.end()
@@ -273,7 +273,7 @@ func TestNoScriptRunsAsRootOfTheHost(t *testing.T) {
 	state := newState(t)
 	s := serve(t, state)
 	s.hello()
-	if uid := status(s.cmd.Process.Pid, "Uid"); slices.Contains(strings.Fields(uid), "0") {
+	if uid := status(s.worker(), "Uid"); slices.Contains(strings.Fields(uid), "0") {
 		t.Errorf("the server runs as %s", uid)
 	}
 	_, tree := s.sleeper(unique())

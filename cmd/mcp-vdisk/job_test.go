@@ -106,7 +106,7 @@ func TestALongScriptIsAJob(t *testing.T) {
 	}
 	// The other goes on until the session ends, and is in the log then.
 	lasting := s.answer(other).result(t).job(t)
-	tree := below(t, s.cmd.Process.Pid)
+	tree := below(t, s.worker())
 	begin = time.Now()
 	s.end()
 	if took := time.Since(begin); took > 10*time.Second {

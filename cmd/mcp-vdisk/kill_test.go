@@ -402,6 +402,7 @@ type stored struct {
 // contents are all files of a disk.
 func contents(t testing.TB, state string) map[string]stored {
 	t.Helper()
+	quiet(t, state)
 	im, err := workspace.Open(filepath.Join(state, "images", "default.vdisk"), workspace.OpenOptions{ReadOnly: true})
 	if err != nil {
 		t.Fatal(err)

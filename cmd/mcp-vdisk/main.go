@@ -2,15 +2,14 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"runtime/debug"
-	"strings"
-	"syscall"
 
+	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/exit"
+	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/front"
+	"github.com/mcp-vdisk/mcp-vdisk/conformance/leaseproc"
 	"github.com/spf13/cobra"
 )
 
@@ -18,44 +17,51 @@ func main() {
 	// Memory is bounded on purpose: Badger and big commits would otherwise let
 	// the heap double before it is collected.
 	debug.SetMemoryLimit(128 << 20)
-	if len(os.Args) == 2 && os.Args[1] == backArg {
+	if len(os.Args) == 2 && os.Args[1] == front.BackArg {
 		os.Exit(backMain())
+	}
+	if len(os.Args) > 2 && os.Args[1] == leaseproc.Arg { // a process of conform
+		os.Exit(leaseproc.Main(os.Args[2:], openLeases))
 	}
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
 // run is the program without its process, for main and for tests.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	ctx, stop := signal.NotifyContext(context.Background(), stopSignals()...)
+	ctx, stop := signal.NotifyContext(context.Background(), front.StopSignals()...)
 	defer stop()
-	a := &app{stdin: stdin, stdout: stdout, stderr: stderr}
+	a := newApp(stdin, stdout, stderr)
 	cmd := a.command()
 	cmd.SetArgs(args)
 	cmd.SetIn(stdin)
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
-	return a.report(cmd.ExecuteContext(ctx), ctx)
-}
-
-// stopSignals end the program in good order. A hangup does not, where whoever
-// started it asked for that (nohup).
-func stopSignals() []os.Signal {
-	list := []os.Signal{os.Interrupt, syscall.SIGTERM}
-	if !signal.Ignored(syscall.SIGHUP) {
-		list = append(list, syscall.SIGHUP)
-	}
-	return list
+	return a.Report(ctx, cmd.ExecuteContext(ctx))
 }
 
 // app is one run of the command line.
 type app struct {
-	stdin          io.Reader
-	stdout, stderr io.Writer
+	front.Caller
 
-	state string // --state
-	runAs string // --run-as
-	image string // --image
-	json  bool   // --json
+	json          bool   // --json
+	operatorToken string // --operator-token
+}
+
+func newApp(stdin io.Reader, stdout, stderr io.Writer) *app {
+	return &app{Caller: front.Caller{Stdin: stdin, Stdout: stdout, Stderr: stderr,
+		Back: func(ctx context.Context, conn *front.Frames) { serveBack(ctx, conn) },
+		Here: func(ctx context.Context, r front.Request, image *os.File) error {
+			b := &back{req: r, image: image, alone: true, stdin: stdin, stdout: stdout, stderr: stderr, peer: r.Front}
+			return front.NotNil(asFailure(ctx, b.serve(ctx)))
+		},
+	}}
+}
+
+// NewRequest also says whether the verb works without the state directory.
+func (a *app) NewRequest(verb string, args any) (front.Request, error) {
+	r, err := a.Caller.NewRequest(verb, args)
+	r.NoState = verbs()[verb].noState
+	return r, err
 }
 
 func (a *app) command() *cobra.Command {
@@ -66,84 +72,13 @@ func (a *app) command() *cobra.Command {
 virtual disk image; scripts run in a bubblewrap sandbox that sees only that disk;
 every call, refused ones included, is a record of a hash-chained audit log.`,
 		Example:           "  mcp-vdisk demo\n  mcp-vdisk serve --image project\n  mcp-vdisk call list_files '{}'",
-		PersistentPreRunE: givenFlags,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return checkGiven(cmd.Flags()) },
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
-	root.PersistentFlags().StringVar(&a.state, "state", "", "state `DIR` (default: $MCP_VDISK_STATE, else ~/.local/share/mcp-vdisk, for root /var/lib/mcp-vdisk)")
-	root.PersistentFlags().StringVar(&a.runAs, "run-as", "", "`USER` or uid that root gives itself up to (never 0)")
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
-	root.AddCommand(a.serveCmd(), a.callCmd(), a.imageCmd(), a.auditCmd(), a.configCmd(), a.doctorCmd(), a.conformCmd(), a.demoCmd(), a.versionCmd())
+	a.everyFlag(root.PersistentFlags())
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exit.BadUsage(err) })
+	root.AddCommand(a.serveCmd(), a.callCmd(), a.imageCmd(), a.auditCmd(), a.configCmd(), a.envCmd(), a.doctorCmd(), a.conformCmd(), a.demoCmd(), a.daemonCmd(), a.jobsCmd(), a.leaseCmd(), a.operatorCmd(), a.versionCmd())
 	return root
-}
-
-// givenFlags refuses a flag that names nothing: a variable of a script that is
-// empty by mistake must not mean the default.
-func givenFlags(cmd *cobra.Command, _ []string) error {
-	for _, name := range []string{"state", "image", "run-as"} {
-		if f := cmd.Flags().Lookup(name); f != nil && f.Changed && f.Value.String() == "" {
-			return fail(exitUsage, "leave the flag out for the default", "--%s is empty", name)
-		}
-	}
-	return nil
-}
-
-// Exit codes. They are listed in the README; `audit verify` has its own.
-const (
-	exitOK          = 0
-	exitFailed      = 1
-	exitUsage       = 2
-	exitNotFound    = 3
-	exitRefused     = 4
-	exitTool        = 5
-	exitBusy        = 6
-	exitVerify      = 10
-	exitState       = 11
-	exitInterrupted = 130
-)
-
-// failure is an error with the exit code it stands for and, where there is
-// one, what to do about it.
-type failure struct {
-	Code int
-	Text string // "" when everything was said already
-	Hint string
-
-	cause error
-}
-
-func (f *failure) Error() string { return f.Text }
-
-func (f *failure) Unwrap() error { return f.cause }
-
-func fail(code int, hint, format string, a ...any) *failure {
-	return &failure{Code: code, Text: fmt.Sprintf(format, a...), Hint: hint}
-}
-
-func usage(err error) *failure {
-	return fail(exitUsage, "see mcp-vdisk --help", "%s", err.Error())
-}
-
-// report prints an error and returns the exit code.
-func (a *app) report(err error, ctx context.Context) int {
-	var f *failure
-	switch {
-	case err == nil:
-		return exitOK
-	case errors.As(err, &f):
-	case ctx.Err() != nil:
-		f = &failure{Code: exitInterrupted, Text: "interrupted"}
-	case strings.HasPrefix(err.Error(), "unknown command"), strings.Contains(err.Error(), "arg(s)"):
-		f = usage(err)
-	default:
-		f = &failure{Code: exitFailed, Text: err.Error()}
-	}
-	if f.Text != "" {
-		fmt.Fprintf(a.stderr, "mcp-vdisk: %s\n", f.Text)
-	}
-	if f.Hint != "" {
-		fmt.Fprintf(a.stderr, "hint: %s\n", f.Hint)
-	}
-	return f.Code
 }

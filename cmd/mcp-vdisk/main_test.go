@@ -1,11 +1,14 @@
 package main_test
 
 import (
+	"bytes"
 	"crypto/rand"
 	"fmt"
+	"iter"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -25,6 +28,11 @@ func TestMain(m *testing.M) { os.Exit(runTests(m)) }
 
 func runTests(m *testing.M) int {
 	syscall.Umask(0o022)
+	// A server that is one process can be looked at as one. What the daemon does is
+	// tested by those who ask for it, and by all in a run of their own.
+	if !daemonMode() {
+		os.Setenv("MCP_VDISK_NO_DAEMON", "1")
+	}
 	var err error
 	if scratch, err = os.MkdirTemp("", "mcp-vdisk-test-"); err == nil {
 		err = os.Chmod(scratch, 0o711)
@@ -34,6 +42,7 @@ func runTests(m *testing.M) int {
 		return 1
 	}
 	defer removeTree(scratch)
+	defer endDaemons()
 	if program, err = built(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -75,12 +84,57 @@ func rounds(full int) int {
 	case os.Getenv("MCP_VDISK_SOAK") == "1":
 		return full
 	case quick():
-		return full / 40
+		return max(full/40, 1)
 	}
-	return full / 10
+	return max(full/10, 1)
 }
 
 func quick() bool { return os.Getenv("MCP_VDISK_QUICK") == "1" }
+
+// daemonMode says that servers and commands go through daemons, as those of users do.
+func daemonMode() bool { return os.Getenv("MCP_VDISK_TEST_DAEMON") == "1" }
+
+// quiet ends the daemon of a state directory, if there is one, so that its files can
+// be looked at.
+func quiet(t testing.TB, state string) {
+	t.Helper()
+	if daemonMode() {
+		stopDaemon(t, state)
+	}
+}
+
+// endDaemons ends the daemons whose state directory lies below scratch.
+func endDaemons() {
+	for link := range openLinks() {
+		file, err := os.Readlink(link)
+		if err != nil || !strings.HasPrefix(file, scratch+"/") || filepath.Base(file) != "daemon.lock" {
+			continue
+		}
+		if pid, err := strconv.Atoi(strings.Split(link, "/")[2]); err == nil && pid != os.Getpid() {
+			syscall.Kill(pid, syscall.SIGTERM)
+		}
+	}
+}
+
+// openLinks gives the link in /proc of each file that a process of ours has open.
+// Other programs are not looked at: they are many.
+func openLinks() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+		for _, line := range lines {
+			words, err := os.ReadFile(line)
+			if err != nil || !bytes.HasPrefix(words, []byte("mcp-vdisk\x00")) && !bytes.HasPrefix(words, []byte(program+"\x00")) {
+				continue
+			}
+			links, _ := filepath.Glob(filepath.Dir(line) + "/fd/*")
+			for _, link := range links {
+				if !yield(link) {
+					return
+				}
+			}
+		}
+	}
+}
 
 func isRoot() bool { return os.Geteuid() == 0 }
 

@@ -70,7 +70,7 @@ const stageName = "mcp-vdisk-stage "
 // one stage that waits for the next, or is being started, and has no child.
 func (s *server) scripts() []process {
 	s.t.Helper()
-	all, pid := below(s.t, s.cmd.Process.Pid), s.cmd.Process.Pid
+	all, pid := below(s.t, s.worker()), s.worker()
 	own := processes(s.t)[pid].cmdline
 	for i, p := range all {
 		waits := p.parent == pid && (p.cmdline == stageName || p.cmdline == own || p.cmdline == "")
@@ -85,7 +85,7 @@ func (s *server) scripts() []process {
 func (s *server) rest() {
 	s.t.Helper()
 	within(s.t, patience, "a stage waits", func() bool {
-		all := below(s.t, s.cmd.Process.Pid)
+		all := below(s.t, s.worker())
 		return len(all) == 1 && all[0].cmdline == stageName
 	})
 }
@@ -129,6 +129,24 @@ func status(pid int, key string) string {
 	return ""
 }
 
+// worker is the process that does what a client asks for: the server itself or,
+// where that passes it on, the daemon.
+func (s *server) worker() int {
+	s.t.Helper()
+	if pids := daemonsOf(s.state()); daemonMode() && len(pids) == 1 {
+		return pids[0]
+	}
+	return s.cmd.Process.Pid
+}
+
+// state is the directory that the server was started on.
+func (s *server) state() string {
+	if i := slices.Index(s.cmd.Args, "--state"); i >= 0 {
+		return s.cmd.Args[i+1]
+	}
+	return ""
+}
+
 // sleeper starts a script that sleeps for half a minute and is found by its
 // marker, and waits until it sleeps. It returns the request's id and the tree of
 // processes below the server.
@@ -137,7 +155,7 @@ func (s *server) sleeper(marker string) (id string, tree []process) {
 	id = s.askCall("run_script", object{"language": "bash", "args": []string{marker},
 		"source": "bash -c 'sleep 30; :' $1 & sleep 30; wait"})
 	within(s.t, patience, "the script runs", func() bool {
-		tree = below(s.t, s.cmd.Process.Pid)
+		tree = below(s.t, s.worker())
 		n := 0
 		for _, p := range tree {
 			if strings.HasPrefix(p.cmdline, "sleep ") {

@@ -13,6 +13,7 @@ import (
 	"github.com/BurntSushi/toml"
 
 	"github.com/mcp-vdisk/mcp-vdisk/audit"
+	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/exit"
 	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
 	"github.com/mcp-vdisk/mcp-vdisk/tools"
 )
@@ -24,6 +25,7 @@ type settings struct {
 	scratch                  string
 	unixSockets              bool
 	minFree                  int64
+	idle                     time.Duration // after which a daemon that nobody needs ends
 }
 
 // kind of a setting's value.
@@ -83,6 +85,7 @@ func table() []setting {
 		{"jobs.keep", durationKind, "1h0m0s", int64(time.Minute), int64(24 * time.Hour), nil, "how long results and unsaved changes of scripts are kept", func(s *settings, v int64, _ string) { s.limits.KeepJobs = time.Duration(v) }},
 		{"script.scratch", choiceKind, "memory", 0, 0, []string{"memory", "disk"}, "where a script's changes lie until they are saved", func(s *settings, _ int64, v string) { s.scratch = v }},
 		{"script.unix_sockets", choiceKind, "no", 0, 0, []string{"no", "yes"}, "whether scripts may make AF_UNIX sockets among themselves", func(s *settings, _ int64, v string) { s.unixSockets = v == "yes" }},
+		{"daemon.idle", durationKind, "10m0s", int64(time.Second), int64(30 * 24 * time.Hour), nil, "how long a daemon stays that nobody needs", func(s *settings, v int64, _ string) { s.idle = time.Duration(v) }},
 		{"audit.min_free", sizeKind, "64MiB", audit.MinOpenFree, maxSize, nil, "free space below which calls are refused", n(func(s *settings) *int64 { return &s.minFree })},
 	}
 }
@@ -112,7 +115,7 @@ func parseSettings(text, name string) (settings, map[string]string, error) {
 	var s settings
 	given, err := configValues(text)
 	if err != nil {
-		return s, nil, fail(exitState, "", "%s: %s", name, err)
+		return s, nil, exit.Fail(exit.State, "", "%s: %s", name, err)
 	}
 	values := map[string]string{}
 	for _, d := range table() {
@@ -123,7 +126,7 @@ func parseSettings(text, name string) (settings, map[string]string, error) {
 		}
 		v, shown, err := d.parse(raw)
 		if err != nil {
-			return s, nil, fail(exitState, "mcp-vdisk config show --defaults lists what each takes", "%s: %s: %s", name, d.key, err)
+			return s, nil, exit.Fail(exit.State, "mcp-vdisk config show --defaults lists what each takes", "%s: %s: %s", name, d.key, err)
 		}
 		d.put(&s, v, shown)
 		values[d.key] = shown
@@ -134,7 +137,7 @@ func parseSettings(text, name string) (settings, map[string]string, error) {
 			names = append(names, k)
 		}
 		sort.Strings(names)
-		return s, nil, fail(exitState, "mcp-vdisk config show --defaults lists all", "%s: there is no setting %s", name, strings.Join(names, ", "))
+		return s, nil, exit.Fail(exit.State, "mcp-vdisk config show --defaults lists all", "%s: there is no setting %s", name, strings.Join(names, ", "))
 	}
 	return s, values, nil
 }

@@ -17,6 +17,8 @@ import (
 	"golang.org/x/term"
 
 	"github.com/mcp-vdisk/mcp-vdisk/audit"
+	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/exit"
+	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/front"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace/hostos"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace/live"
@@ -35,15 +37,15 @@ type state struct {
 	slog *slog.Logger
 }
 
-// lockWait is how long an opening waits for another process.
+// lockWait is how long a command waits for another process.
 const lockWait = 2 * time.Second
 
 // openState opens the state directory, makes it if it is missing, and settles
 // what a killed process left behind. The caller's umask does not matter: what
 // is made here is for its user alone.
-func openState(ctx context.Context, dir string, set settings, log *slog.Logger) (*state, error) {
+func openState(ctx context.Context, dir string, set settings, wait time.Duration, log *slog.Logger) (*state, error) {
 	st := &state{dir: dir, slog: log, run: ulid.Make().String()}
-	if err := st.prepare(ctx); err != nil {
+	if err := st.prepare(ctx, wait); err != nil {
 		st.Close()
 		return nil, err
 	}
@@ -51,9 +53,9 @@ func openState(ctx context.Context, dir string, set settings, log *slog.Logger) 
 	if err := st.openLog(set); err != nil {
 		st.Close()
 		if errors.Is(err, audit.ErrUnavailable) {
-			return nil, fail(exitState, "make room on the disk that holds the state directory", "open the log of %s: %s", dir, err)
+			return nil, exit.Fail(exit.State, "make room on the disk that holds the state directory", "open the log of %s: %s", dir, err)
 		}
-		return nil, &failure{Code: exitState, Text: fmt.Sprintf("open the log of %s: %s", dir, err), cause: err}
+		return nil, exit.Because(err, exit.State, "", "open the log of %s: %s", dir, err)
 	}
 	if err := st.settle(ctx); err != nil {
 		st.Close()
@@ -102,9 +104,9 @@ func (st *state) path(elem ...string) string {
 }
 
 // prepare makes the directory, takes its lock and checks its format.
-func (st *state) prepare(ctx context.Context) error {
+func (st *state) prepare(ctx context.Context, wait time.Duration) error {
 	broken := func(err error) error {
-		return fail(exitState, "choose another --state, or mend its rights", "state directory %s: %s", st.dir, errText(err))
+		return exit.Fail(exit.State, "choose another --state, or mend its rights", "state directory %s: %s", st.dir, front.ErrText(err))
 	}
 	if err := os.MkdirAll(st.dir, 0o700); err != nil {
 		return broken(err)
@@ -113,9 +115,9 @@ func (st *state) prepare(ctx context.Context) error {
 	if st.lock, err = os.OpenFile(st.path("daemon.lock"), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 		return broken(err)
 	}
-	wait, cancel := context.WithTimeout(ctx, lockWait)
+	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	if err := hostos.Lock(wait, st.lock, true); err != nil {
+	if err := hostos.Lock(waiting, st.lock, true); err != nil {
 		if errors.Is(err, hostos.ErrLocked) && ctx.Err() == nil {
 			return st.busy()
 		}
@@ -132,12 +134,28 @@ func (st *state) prepare(ctx context.Context) error {
 	return nil
 }
 
+// inPlace says whether the path of the directory still leads to it.
+func (st *state) inPlace() bool {
+	ours, err := st.lock.Stat()
+	if err != nil {
+		return true
+	}
+	there, err := os.Stat(st.path("daemon.lock"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	return err != nil || os.SameFile(ours, there)
+}
+
 func (st *state) busy() error {
 	who := "another process"
 	if pid, command, ok := hostos.LockHolder(st.lock); ok {
-		who = fmt.Sprintf("process %d (%s)", pid, strings.TrimSpace(command))
+		who = fmt.Sprintf("process %d", pid)
+		if command = strings.TrimSpace(command); command != "" { // else it is just ending
+			who += " (" + command + ")"
+		}
 	}
-	return fail(exitBusy, "stop it first, or use another --state", "state directory %s is in use by %s", st.dir, who)
+	return exit.Fail(exit.Busy, "stop it first, or use another --state", "state directory %s is in use by %s", st.dir, who)
 }
 
 // checkFormat reads VERSION, or writes it into a new directory.
@@ -147,10 +165,10 @@ func (st *state) checkFormat() error {
 		return st.writeVersion()
 	}
 	if err != nil {
-		return fail(exitState, "", "state directory %s: %s", st.dir, errText(err))
+		return exit.Fail(exit.State, "", "state directory %s: %s", st.dir, front.ErrText(err))
 	}
 	if v := strings.TrimSpace(string(data)); v != stateFormat {
-		return fail(exitState, "use the mcp-vdisk that wrote it", "state directory %s has format %q, and this program reads %s", st.dir, v, stateFormat)
+		return exit.Fail(exit.State, "use the mcp-vdisk that wrote it", "state directory %s has format %q, and this program reads %s", st.dir, v, stateFormat)
 	}
 	return nil
 }
@@ -169,7 +187,7 @@ func (st *state) writeVersion() error {
 		err = hostos.SyncDir(st.dir)
 	}
 	if err != nil {
-		return fail(exitState, "", "write VERSION of %s: %s", st.dir, errText(err))
+		return exit.Fail(exit.State, "", "write VERSION of %s: %s", st.dir, front.ErrText(err))
 	}
 	return nil
 }
@@ -243,7 +261,7 @@ func (st *state) settleImage(ctx context.Context, stream string, im *workspace.I
 		if err != nil {
 			return err
 		}
-		rec := audit.Record{Ev: audit.EvRecover, Call: r.Call, Tool: r.Tool, Img: stream, Reason: "aborted"}
+		rec := audit.Record{Ev: audit.EvRecover, Call: r.Call, Tool: r.Tool, Img: stream, Reason: "aborted", Fence: r.Fence}
 		if found {
 			rec.Reason, rec.Hb, rec.Ha = "committed", c.Parent, c.ID
 		}
@@ -282,7 +300,7 @@ func (st *state) imagePath(name string) string { return st.path("images", name+i
 func (st *state) imageNames() ([]string, error) {
 	entries, err := os.ReadDir(st.path("images"))
 	if err != nil {
-		return nil, fail(exitState, "", "list disks: %s", errText(err))
+		return nil, exit.Fail(exit.State, "", "list disks: %s", front.ErrText(err))
 	}
 	var names []string
 	for _, e := range entries {
@@ -295,11 +313,12 @@ func (st *state) imageNames() ([]string, error) {
 
 // newLogger writes words for people on a terminal and JSON otherwise. File
 // contents are never logged.
-func newLogger(w io.Writer) *slog.Logger {
+func newLogger(w io.Writer, least slog.Level) *slog.Logger {
+	o := &slog.HandlerOptions{Level: least}
 	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelWarn}))
+		return slog.New(slog.NewTextHandler(w, o))
 	}
-	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	return slog.New(slog.NewJSONHandler(w, o))
 }
 
 // bootID names this start of the host, so that the log's monotonic times can be

@@ -29,6 +29,7 @@ type disk struct {
 // read to its end, which checks its hash.
 func look(t testing.TB, state string) disk {
 	t.Helper()
+	quiet(t, state)
 	im, err := workspace.Open(filepath.Join(state, "images", "default.vdisk"), workspace.OpenOptions{ReadOnly: true})
 	if err != nil {
 		t.Fatal(err)
@@ -248,11 +249,11 @@ func TestAKillFromOutsideLeavesTheDiskAsItWas(t *testing.T) {
 		id := s.askCall("run_script", object{"language": "bash", "source": spoil + "sleep 30"})
 		var tree []process
 		within(t, patience, "the script sleeps", func() bool {
-			tree = below(t, s.cmd.Process.Pid)
+			tree = below(t, s.worker())
 			return slices.ContainsFunc(tree, func(p process) bool { return strings.HasPrefix(p.cmdline, "sleep ") })
 		})
 		for _, p := range tree {
-			stage := victim == "stage" && p.parent == s.cmd.Process.Pid
+			stage := victim == "stage" && p.parent == s.worker()
 			if stage || strings.HasPrefix(p.cmdline, victim) {
 				syscall.Kill(p.pid, syscall.SIGKILL)
 			}

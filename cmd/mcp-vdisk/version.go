@@ -5,11 +5,12 @@ import (
 	"runtime"
 	"runtime/debug"
 
+	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/front"
 	"github.com/spf13/cobra"
 )
 
-// version is set by the linker for a release.
-var version = "0.1.0-dev"
+// version of this program.
+var version = front.Version
 
 func (a *app) versionCmd() *cobra.Command {
 	return &cobra.Command{
@@ -17,7 +18,7 @@ func (a *app) versionCmd() *cobra.Command {
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintf(a.stdout, "mcp-vdisk %s%s %s/%s %s\n", version, revision(), runtime.GOOS, runtime.GOARCH, runtime.Version())
+			_, err := fmt.Fprintf(a.Stdout, "mcp-vdisk %s%s %s/%s %s\n", version, revision(), runtime.GOOS, runtime.GOARCH, runtime.Version())
 			return err
 		},
 	}

@@ -1,4 +1,4 @@
-package main
+package front
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/exit"
 	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
 )
 
@@ -39,11 +40,11 @@ func prepareState(dir, runAs string, create bool) (identity, error) {
 	missing := errors.Is(err, fs.ErrNotExist)
 	switch {
 	case err != nil && !missing:
-		return identity{}, fail(exitState, "", "state directory %s: %s", dir, errText(err))
+		return identity{}, exit.Fail(exit.State, "", "state directory %s: %s", dir, ErrText(err))
 	case !missing && info.Mode()&fs.ModeSymlink != 0:
-		return identity{}, fail(exitState, "give the directory itself", "state directory %s is a symbolic link", dir)
+		return identity{}, exit.Fail(exit.State, "give the directory itself", "state directory %s is a symbolic link", dir)
 	case !missing && !info.IsDir():
-		return identity{}, fail(exitState, "", "state directory %s is not a directory", dir)
+		return identity{}, exit.Fail(exit.State, "", "state directory %s is not a directory", dir)
 	}
 	owner := 0
 	if !missing {
@@ -58,10 +59,13 @@ func prepareState(dir, runAs string, create bool) (identity, error) {
 	}
 	if missing {
 		if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-			return identity{}, fail(exitState, "", "state directory %s: %s", dir, errText(err))
+			return identity{}, exit.Fail(exit.State, "", "state directory %s: %s", dir, ErrText(err))
 		}
-		if err := os.Mkdir(dir, 0o700); err != nil {
-			return identity{}, fail(exitState, "", "state directory %s: %s", dir, errText(err))
+		switch err := os.Mkdir(dir, 0o700); {
+		case errors.Is(err, fs.ErrExist): // somebody else was first
+			return prepareState(dir, runAs, create)
+		case err != nil:
+			return identity{}, exit.Fail(exit.State, "", "state directory %s: %s", dir, ErrText(err))
 		}
 	}
 	if err := searchable(filepath.Dir(dir), who); err != nil {
@@ -103,10 +107,10 @@ func lookupUser(name string) (identity, error) {
 	} else if n, err := strconv.ParseUint(name, 10, 31); err == nil {
 		who = identity{int(n), int(n)}
 	} else {
-		return who, fail(exitUsage, "", "--run-as: there is no user %q", name)
+		return who, exit.Fail(exit.Usage, "", "--run-as: there is no user %q", name)
 	}
 	if who.uid == 0 || who.gid == 0 {
-		return who, fail(exitRefused, "name an ordinary user; a sandbox made by root is not one", "--run-as: %s is root", name)
+		return who, exit.Fail(exit.Refused, "name an ordinary user; a sandbox made by root is not one", "--run-as: %s is root", name)
 	}
 	return who, nil
 }
@@ -124,7 +128,7 @@ func searchable(dir string, who identity) error {
 	for _, d := range chain {
 		info, err := os.Stat(d)
 		if err != nil {
-			return fail(exitState, "", "state directory: %s: %s", d, errText(err))
+			return exit.Fail(exit.State, "", "state directory: %s: %s", d, ErrText(err))
 		}
 		st := info.Sys().(*syscall.Stat_t)
 		bit := fs.FileMode(0o001)
@@ -135,7 +139,7 @@ func searchable(dir string, who identity) error {
 			bit = 0o010
 		}
 		if info.Mode()&bit == 0 {
-			return fail(exitState, "choose --state below a directory that all may pass, such as /var/lib",
+			return exit.Fail(exit.State, "choose --state below a directory that all may pass, such as /var/lib",
 				"the user that root becomes (uid %d) cannot pass through %s", who.uid, d)
 		}
 	}
@@ -144,15 +148,19 @@ func searchable(dir string, who identity) error {
 
 // giveTo makes a directory of root the user's.
 func giveTo(dir string, owner int, who identity) error {
-	refused := fail(exitState, "choose another --state, or make it over with chown -R", "state directory %s belongs to uid %d and holds other things; it is not taken over", dir, owner)
+	refused := exit.Fail(exit.State, "choose another --state, or make it over with chown -R", "state directory %s belongs to uid %d and holds other things; it is not taken over", dir, owner)
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return fail(exitState, "", "state directory %s: %s", dir, errText(err))
+		return exit.Fail(exit.State, "", "state directory %s: %s", dir, ErrText(err))
 	}
 	defer root.Close()
 	entries, err := fs.ReadDir(root.FS(), ".")
 	if err != nil {
-		return fail(exitState, "", "state directory %s: %s", dir, errText(err))
+		return exit.Fail(exit.State, "", "state directory %s: %s", dir, ErrText(err))
+	}
+	// Another process of root may have given it away since we looked.
+	if now, err := root.Lstat("."); err == nil && OwnerOf(now) == who.uid {
+		return nil
 	}
 	if len(entries) > 0 {
 		v, err := root.Lstat("VERSION")
@@ -167,10 +175,17 @@ func giveTo(dir string, owner int, who identity) error {
 		return root.Lchown(path, who.uid, who.gid)
 	})
 	if err != nil {
-		return fail(exitState, "", "give %s to uid %d: %s", dir, who.uid, errText(err))
+		return exit.Fail(exit.State, "", "give %s to uid %d: %s", dir, who.uid, ErrText(err))
 	}
 	return nil
 }
+
+// BackArg is the only argument of a process that is a back: it is started with
+// the connection to the front as descriptor BackFD.
+const (
+	BackArg = "back"
+	BackFD  = 3
+)
 
 // becomeBack gives root up for good and executes this program again as the
 // back, with the socket as descriptor 3 and the standard streams as they are.
@@ -189,9 +204,9 @@ func becomeBack(who identity, sock *os.File) error {
 	if err := syscall.Setuid(who.uid); err != nil {
 		return fmt.Errorf("give up root's uid: %w", err)
 	}
-	if err := syscall.Dup3(int(sock.Fd()), backFD, 0); err != nil {
+	if err := dup(int(sock.Fd()), BackFD); err != nil {
 		return fmt.Errorf("hand the socket over: %w", err)
 	}
-	err := syscall.Exec("/proc/self/exe", []string{"mcp-vdisk", backArg}, backEnv())
+	err := syscall.Exec(SelfPath(), []string{"mcp-vdisk", BackArg}, backEnv())
 	return fmt.Errorf("execute %s again: %w", strings.TrimSpace(os.Args[0]), err)
 }

@@ -10,11 +10,11 @@ import (
 
 // Commits calls fn for the records of a stream that tell of a commit of its image,
 // newest first, until it returns false: those of which Ha is another than Hb, and
-// every lease.adopt, which takes on the commit that it names in both. The last
-// that it gives is the record by which call began, which has no Ha: whatever was
-// committed after that call did is told by a record that comes after it, for a
-// commit and its record are not one step, and those of two calls may be in another
-// order than their commits. An empty call began nowhere.
+// every lease.adopt, which takes on the commit that it names in both. It also gives
+// the record by which call began, which has no Ha: whatever was committed after
+// that call began is told by a record that comes after it, for a commit and its
+// record are not one step, and those of two calls may be in another order than
+// their commits. An empty call began nowhere.
 //
 // It costs a look at every record that came after, some 300,000 per second.
 // What removes records has to leave the newest one that tells of a commit.
@@ -68,8 +68,7 @@ func tellsCommit(stream string, line []byte, call string, fn func(Record) bool) 
 	case len(v[colHa]) > 0 && (!bytes.Equal(v[colHa], v[colHb]) || Event(v.bare(colEv)) == EvLeaseAdopt):
 		return fn(v.recordOf(stream)), nil
 	case call != "" && v.move() == begins && v.text(colCall) == call && len(v[colHa]) == 0:
-		fn(v.recordOf(stream))
-		return false, nil
+		return fn(v.recordOf(stream)), nil
 	}
 	return true, nil
 }

@@ -43,7 +43,7 @@ func Create(path string, o CreateOptions) (*Image, error) {
 		return nil, imageError("create", ErrTooLarge, "its label is longer than 1 KiB")
 	}
 	if o.File != nil {
-		return createIn(&o)
+		return createIn(path, &o)
 	}
 	if _, err := os.Lstat(path); err == nil {
 		return nil, imageError("create", ErrExists, "")
@@ -64,6 +64,7 @@ func Create(path string, o CreateOptions) (*Image, error) {
 		im.Close()
 		return nil, err
 	}
+	im.path = absolute(path)
 	hostos.Failpoint("create.published")
 	return im, nil
 }
@@ -76,7 +77,7 @@ func createError(err error) error {
 }
 
 // createIn makes the image in a file that the caller opened.
-func createIn(o *CreateOptions) (*Image, error) {
+func createIn(path string, o *CreateOptions) (*Image, error) {
 	if info, err := o.File.Stat(); err != nil || info.Size() > 0 {
 		o.File.Close()
 		return nil, imageError("create", ErrExists, "")
@@ -85,6 +86,7 @@ func createIn(o *CreateOptions) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
+	im.path = absolute(path)
 	im.place, im.reserve = fmt.Sprintf("/proc/self/fd/%d", o.File.Fd()), o.Reserve
 	return im, nil
 }

@@ -22,6 +22,7 @@ import (
 type Image struct {
 	db       *bolt.DB
 	file     *os.File // db's own; for the lock and the size
+	path     string   // absolute, where it was opened; "" = unknown
 	place    string   // a host path on the image's file system, to ask for free space
 	reserve  uint64   // bytes of it that are left to others
 	readOnly bool
@@ -84,10 +85,21 @@ func (im *Image) Info() (Info, error) {
 // path or a descriptor leads to it.
 func (im *Image) Stat() (os.FileInfo, error) { return im.file.Stat() }
 
-// Gone says that no name leads to the image's file any more, because it was removed
-// or replaced: what was written to it could never be found again. Every change is
-// then refused with ErrGone; reading goes on.
-func (im *Image) Gone() bool { return hostos.Removed(im.file) }
+// Gone says that no name leads to the image's file any more, or that its own name
+// leads to another one, because it was removed or replaced: what was written to it
+// would not be found again. Every change is then refused with ErrGone; reading goes
+// on. A file that was only renamed is still there.
+func (im *Image) Gone() bool {
+	if hostos.Removed(im.file) {
+		return true
+	}
+	named, err := os.Stat(im.path)
+	if err != nil {
+		return false
+	}
+	ours, err := im.file.Stat()
+	return err == nil && !os.SameFile(named, ours)
+}
 
 // Snapshot writes the file of the image as it is at one commit, byte for byte and
 // damage included, and returns its size. Changes go on meanwhile; those that come

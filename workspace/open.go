@@ -53,7 +53,7 @@ func Open(path string, o OpenOptions) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	im.place, im.reserve = path, o.Reserve
+	im.path, im.place, im.reserve = absolute(path), path, o.Reserve
 	if o.File != nil {
 		im.place = fmt.Sprintf("/proc/self/fd/%d", f.Fd())
 	}
@@ -62,6 +62,16 @@ func Open(path string, o OpenOptions) (*Image, error) {
 		return nil, err
 	}
 	return im, nil
+}
+
+// absolute is a path that stays the same when the process changes its directory;
+// "" when that is not known.
+func absolute(path string) string {
+	abs, err := filepath.Abs(path)
+	if path == "" || err != nil {
+		return ""
+	}
+	return abs
 }
 
 // openPath opens the file of an image, unless it is open already, without waiting

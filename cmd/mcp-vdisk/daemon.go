@@ -122,7 +122,9 @@ func (b *back) openShared(ctx context.Context, foreground bool) (h *hub, let fun
 
 // run listens, says so, and serves until it is stopped.
 func (d *daemon) run(ctx context.Context, b *back, let func()) error {
-	if !d.stays {
+	if d.stays {
+		d.log = newLogger(b.stderr, slog.LevelInfo) // for whoever runs it
+	} else {
 		logs, err := openLogFile(d.hub.st.path("daemon.log"))
 		if err != nil {
 			return err

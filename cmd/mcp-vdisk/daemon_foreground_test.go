@@ -2,6 +2,7 @@ package main_test
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -121,6 +122,12 @@ func TestTheFileOfAnOpenDisk(t *testing.T) {
 		"removed":                   {os.Remove, true},
 		"renamed":                   {func(path string) error { return os.Rename(path, path+".old") }, false},
 		"replaced by an older copy": {func(path string) error { return os.Rename(path+".copy", path) }, true},
+		"replaced and kept under another name": {func(path string) error {
+			return errors.Join(os.Link(path, path+".kept"), os.Rename(path+".copy", path))
+		}, true},
+		"renamed and replaced": {func(path string) error {
+			return errors.Join(os.Rename(path, path+".old"), os.Rename(path+".copy", path))
+		}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			state := daemonState(t)

@@ -391,3 +391,12 @@ func (r recorded) against(c workspace.Commit) (f crossFinding, bad bool) {
 	}
 	return f, true
 }
+
+// lastCommit is the newest commit of a disk up to a version.
+func lastCommit(im *workspace.Image, seq uint64) (c workspace.Commit, err error) {
+	log, err := im.Log(seq-1, 1)
+	if err == nil && len(log) == 1 {
+		c = log[0]
+	}
+	return c, err
+}

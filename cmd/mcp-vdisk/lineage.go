@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"strconv"
-	"strings"
 
 	"github.com/mcp-vdisk/mcp-vdisk/audit"
 	"github.com/mcp-vdisk/mcp-vdisk/tools"
@@ -16,79 +14,138 @@ import (
 // token cannot tell what a copy of this state did under the very token that it was
 // copied with, nor that an older copy of the disk was put in its place. It returns
 // why nothing may be changed, nil when the disk holds what the log tells of and
-// nothing after it. Nothing is being changed meanwhile.
+// nothing else. Nothing is being changed meanwhile.
+//
+// The log is read from its end to where the call began that made the newest
+// commit, and on to the record of the newest commit that none of these told of:
+// what is older was looked at before that call was let in.
 func (r *right) lineage(ctx context.Context, p lease.Provider, seen workspace.Fence) (*tools.Error, error) {
 	im, stream := r.d.image, r.d.info.UUID
-	info, err := im.Info()
+	w := &walk{history: history{im: im, at: map[string]int{}}, told: map[int]bool{}}
+	head, there, err := w.link(0)
+	if err == nil && there {
+		err = r.d.hub.st.log.Commits(ctx, stream, head.Call, w.record)
+	}
+	if err = errors.Join(err, w.err); err != nil {
+		return nil, r.unknowable(err)
+	}
+	untold, there, err := w.link(w.next)
 	if err != nil {
-		return nil, err
-	}
-	head := workspace.Commit{Seq: info.Seq, ID: info.Commit}
-	if info.Seq > 1 { // the first one is no call's, and of every new disk
-		if head, err = lastCommit(im, info.Seq); err != nil {
-			return nil, r.unknowable(err)
-		}
-	}
-	known, told := info.Seq <= 1, false
-	var lost *audit.Record
-	var failed error
-	err = r.d.hub.st.log.Commits(ctx, stream, head.Call, func(rec audit.Record) bool {
-		if rec.Ha == "" || rec.Ha == head.ID {
-			known = true
-			told = told || rec.Ha != ""
-			return rec.Ha != "" && rec.Ev != audit.EvLeaseAdopt // what came after the commit may be recorded before it
-		}
-		told = true
-		there, err := holds(im, rec)
-		if failed = err; !there {
-			lost = &rec
-		}
-		return there && err == nil
-	})
-	if err = errors.Join(err, failed); err != nil {
 		return nil, r.unknowable(err)
 	}
 	switch {
-	case lost != nil:
-		return tools.DiskTooOld(lost.T, versionText(info.Seq)), nil
-	case known:
+	case w.lost != nil:
+		return tools.DiskTooOld(w.lost.T, versionText(head.Seq)), nil
+	case w.whole || !there || untold.Seq == 1: // the first one is no call's, and of every new disk
 		return nil, nil
-	case told:
-		return tools.StateUnaware(versionText(info.Seq)), nil
-	case seen == workspace.Fence{}: // made by an old release, or elsewhere, and never leased
+	case len(w.told) > 0 && (w.next == 0 || w.oldest > w.next):
+		return tools.StateUnaware(versionText(untold.Seq)), nil
+	case len(w.told) > 0, w.begun, seen == workspace.Fence{}: // it was made by an old release, or elsewhere
 		return nil, nil
 	}
 	// The log tells of no commit at all. It may be that nothing was committed under
 	// the leases of it.
 	own, err := p.Last(ctx, leaseKey(stream))
 	if own == 0 && err == nil {
-		return tools.StateUnaware(versionText(info.Seq)), nil
+		return tools.StateUnaware(versionText(head.Seq)), nil
 	}
 	return nil, err
 }
 
-// lastCommit is the newest commit of a disk.
-func lastCommit(im *workspace.Image, seq uint64) (c workspace.Commit, err error) {
-	log, err := im.Log(seq-1, 1)
-	if err == nil && len(log) == 1 {
-		c = log[0]
-	}
-	return c, err
+// walk is a walk through the log, from its end, beside the commits of a disk.
+type walk struct {
+	history
+	told   map[int]bool // places in the history whose records were read
+	next   int          // the newest place that is not told
+	oldest int          // the oldest that is
+	begun  bool         // the record was read by which the newest commit's call began
+	until  int          // when it has begun: the place whose record is the last to be read
+	whole  bool         // the log tells of every commit
+	lost   *audit.Record
+	err    error
 }
 
-// holds says whether the disk has the commit that a record tells of.
-func holds(im *workspace.Image, r audit.Record) (bool, error) {
-	if r.Ev != audit.EvLeaseAdopt {
-		c, found, err := im.FindCommit(r.Call)
-		return found && c.ID == r.Ha, err
+// record takes in one record, and says whether to go on.
+func (w *walk) record(rec audit.Record) (more bool) {
+	if rec.Ha == "" {
+		w.tells(0)
+		w.begun, w.until = true, w.next
+		last, there, err := w.link(w.until)
+		w.err = err
+		w.whole = err == nil && (!there || last.Seq == 1)
+		return err == nil && !w.whole
 	}
-	text, _ := r.Args["version"].(string)
-	seq, err := strconv.ParseUint(strings.TrimPrefix(text, "v"), 10, 64)
-	if err != nil || seq == 0 {
-		return true, nil // it does not say
+	place, there, err := w.find(rec.Ha)
+	if err != nil || !there {
+		w.lost, w.err = &rec, err
+		return false
 	}
-	c, err := lastCommit(im, seq)
-	return c.ID == r.Ha, err
+	w.tells(place)
+	if rec.Ev == audit.EvLeaseAdopt { // of what is older it was decided that it counts
+		w.whole = w.next > place
+	} else {
+		w.whole = w.begun && w.next > w.until
+	}
+	return !w.whole
+}
+
+// tells notes that the log tells of the commit at a place.
+func (w *walk) tells(place int) {
+	w.told[place] = true
+	w.oldest = max(w.oldest, place)
+	for w.told[w.next] {
+		w.next++
+	}
+}
+
+// history is that of a disk, newest commit first, read as far as it is asked for.
+type history struct {
+	im   *workspace.Image
+	list []workspace.Link
+	at   map[string]int // ids to their places
+	end  bool
+}
+
+// read reads more of the history.
+func (h *history) read() error {
+	var last workspace.Link
+	if n := len(h.list); n > 0 {
+		last = h.list[n-1]
+	}
+	const batch = 4096
+	more, err := h.im.Ancestry(last, batch)
+	for _, l := range more {
+		h.at[l.ID] = len(h.list)
+		h.list = append(h.list, l)
+	}
+	h.end = len(more) < batch
+	return err
+}
+
+// link is the commit at a place; false when the history is shorter.
+func (h *history) link(place int) (workspace.Link, bool, error) {
+	for place >= len(h.list) {
+		if h.end {
+			return workspace.Link{}, false, nil
+		}
+		if err := h.read(); err != nil {
+			return workspace.Link{}, false, err
+		}
+	}
+	return h.list[place], true, nil
+}
+
+// find is the place of a commit; false when the disk does not have it.
+func (h *history) find(id string) (int, bool, error) {
+	for {
+		place, there := h.at[id]
+		if there || h.end {
+			return place, there, nil
+		}
+		if err := h.read(); err != nil {
+			return 0, false, err
+		}
+	}
 }
 
 // unknowable lets a disk be changed whose history is damaged: what is undamaged can

@@ -195,6 +195,68 @@ func TestAStateThatWasCopiedWhileInUse(t *testing.T) {
 	healthy(t, state, file)
 }
 
+// The same of one that was made while a script ran that saved later than others: the
+// copy knows the script's call, and not what came between.
+func TestAStateThatWasCopiedDuringAScript(t *testing.T) {
+	state := daemonState(t)
+	file := filepath.Join(passable(t), "own.vdisk")
+	os.Chmod(filepath.Dir(file), 0o777)
+	copied := filepath.Join(filepath.Dir(state), "copied")
+	t.Cleanup(func() { stopDaemon(t, copied) })
+	s := shared(t, state, "--image", file)
+	s.hello()
+	s.ok("write_file", write("a", "1"))
+	script := s.askCall("run_script", object{"language": "bash", "source": "for i in $(seq 400); do [ -e go ] && break; sleep 0.01; done; echo x > late"})
+	within(t, patience, "the script runs", func() bool { return daemonFactsOf(t, state).Scripts == 1 })
+	copyTree(t, state, copied)
+	os.RemoveAll(filepath.Join(copied, "run"))
+	for i := range 5 {
+		s.ok("write_file", write("b", fmt.Sprint(i)))
+	}
+	if r := s.answer(script).result(t); !strings.Contains(r.Text, "SAVED") {
+		t.Fatalf("the script: %s", r.Text)
+	}
+	s.end()
+	stopDaemon(t, state)
+	c := shared(t, copied, "--image", file)
+	c.hello()
+	c.call("write_file", write("c", "x")).refusedAs(t, "FENCED", "in no record", "lease adopt")
+	c.end()
+	// Where it all happened nothing is odd about it.
+	own := shared(t, state, "--image", file)
+	own.hello()
+	own.ok("write_file", write("c", "x"))
+	own.end()
+	healthy(t, state, file)
+}
+
+// However many others changed the disk while a script ran that saved last, the next
+// daemon lets the first change in at once.
+func TestAScriptThatSavesAfterManyOthers(t *testing.T) {
+	state := daemonState(t)
+	s := shared(t, state)
+	s.hello()
+	script := s.askCall("run_script", object{"language": "bash", "timeout_s": 300, "source": "trap 'echo x > late; exit' USR1; echo $$ > /tmp/pid; i=0; while [ $i -lt 400 ]; do sleep 0.05; i=$((i+1)); done; echo x > late"})
+	within(t, patience, "the script runs", func() bool { return daemonFactsOf(t, state).Scripts == 1 })
+	n := rounds(5000)
+	ids := make([]string, n)
+	for i := range ids {
+		ids[i] = s.askCall("write_file", write(fmt.Sprint("f", i%50), fmt.Sprint(i)))
+	}
+	for _, id := range ids {
+		s.answer(id)
+	}
+	s.answer(script)
+	killDaemon(t, state)
+	begin := time.Now()
+	if out := viaDaemon(t, state, "call", "write_file", `{"path":"next","content":"x"}`); out.code != 0 {
+		t.Errorf("the first change: exit %d after %s\n%s", out.code, time.Since(begin), out.stdout+out.stderr)
+	}
+	t.Logf("after %d commits beside a script the first change took %s", n, time.Since(begin))
+	s.end()
+	healthy(t, state, "default")
+}
+
 // An older copy that is put in the place of a disk is not changed before a person
 // has said so, and the log tells of it.
 func TestAnOlderDisk(t *testing.T) {

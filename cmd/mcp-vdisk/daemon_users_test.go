@@ -64,8 +64,8 @@ func TestPlantedSockets(t *testing.T) {
 				c.Close()
 			}
 		}()
-		failing(t, as(uid, frontOf(state, "serve")), 4, "what listens there is of uid 0")
-		failing(t, as(uid, frontOf(state, "image", "list")), 4, "what listens there is of uid 0")
+		failing(t, as(uid, frontOf(state, "serve")), 4, "listens a process of uid 0")
+		failing(t, as(uid, frontOf(state, "image", "list")), 4, "listens a process of uid 0")
 	})
 }
 

@@ -120,7 +120,12 @@ func TestHostileScripts(t *testing.T) {
 		}
 	}
 	s.rest()
-	if now := openFiles(t, s.cmd.Process.Pid); len(now) > len(was) {
+	var now []string
+	within(t, patience, "the server has no more open than before", func() bool {
+		now = openFiles(t, s.cmd.Process.Pid)
+		return len(now) <= len(was)
+	})
+	if len(now) > len(was) {
 		t.Errorf("the server has open %q, had %q", now, was)
 	}
 	s.end()

@@ -345,7 +345,12 @@ func TestTheEndOfAShim(t *testing.T) {
 		within(t, patience, c.name+": the script is gone", func() bool { return len(marked(t, marker)) == 0 })
 	}
 	other.ok("list_files", object{})
-	if f := daemonFactsOf(t, state); f.PID != pid || len(f.Clients) != 1 {
+	var f daemonFacts
+	within(t, patience, "one client is left", func() bool {
+		f = daemonFactsOf(t, state)
+		return len(f.Clients) == 1
+	})
+	if f.PID != pid {
 		t.Errorf("in the end: %+v", f)
 	}
 }

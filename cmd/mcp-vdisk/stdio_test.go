@@ -427,9 +427,8 @@ func TestAClientThatIsGone(t *testing.T) {
 	s.out.Close() // nobody reads any more: EPIPE
 	s.ask("ping", nil)
 	s.wait(patience)
-	if left := alive(t, tree); len(left) > 0 {
-		t.Errorf("left behind: %v", left)
-	}
+	// A daemon learns of it from the front's end.
+	within(t, patience, "nothing is left of the script", func() bool { return len(alive(t, tree)) == 0 })
 	if log := must(t, state, "audit", "query"); !strings.Contains(log, "server.stop") {
 		t.Errorf("the end of the server is in the log:\n%s", log)
 	}

@@ -130,6 +130,7 @@ func TestTheFileOfAnOpenDisk(t *testing.T) {
 		}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			state := daemonState(t)
 			s := shared(t, state)
 			s.hello()

@@ -198,6 +198,7 @@ func TestAStateThatWasCopiedWhileInUse(t *testing.T) {
 // The same of one that was made while a script ran that saved later than others: the
 // copy knows the script's call, and not what came between.
 func TestAStateThatWasCopiedDuringAScript(t *testing.T) {
+	t.Parallel()
 	state := daemonState(t)
 	file := filepath.Join(passable(t), "own.vdisk")
 	os.Chmod(filepath.Dir(file), 0o777)
@@ -233,6 +234,7 @@ func TestAStateThatWasCopiedDuringAScript(t *testing.T) {
 // However many others changed the disk while a script ran that saved last, the next
 // daemon lets the first change in at once.
 func TestAScriptThatSavesAfterManyOthers(t *testing.T) {
+	t.Parallel()
 	state := daemonState(t)
 	s := shared(t, state)
 	s.hello()

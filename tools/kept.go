@@ -70,11 +70,7 @@ func (k *kept) commit(ctx context.Context, t *Tools, c *call, dry bool) (change,
 
 // look tells what a change would do, whoever has the right to make it.
 func (t *Tools) look(ctx context.Context, txn workspace.Txn) (workspace.Commit, error) {
-	fence, err := t.cfg.Image.Fence()
-	if err != nil {
-		return workspace.Commit{}, err
-	}
-	txn.DryRun, txn.Fence = true, fence
+	txn.DryRun = true // which needs no lease
 	return t.cfg.Image.Commit(ctx, txn)
 }
 

@@ -90,15 +90,12 @@ func (im *Image) Stat() (os.FileInfo, error) { return im.file.Stat() }
 // would not be found again. Every change is then refused with ErrGone; reading goes
 // on. A file that was only renamed is still there.
 func (im *Image) Gone() bool {
-	if hostos.Removed(im.file) {
-		return true
-	}
-	named, err := os.Stat(im.path)
+	ours, err := im.file.Stat()
 	if err != nil {
 		return false
 	}
-	ours, err := im.file.Stat()
-	return err == nil && !os.SameFile(named, ours)
+	named, err := os.Stat(im.path)
+	return hostos.Removed(ours) || err == nil && !os.SameFile(named, ours)
 }
 
 // Snapshot writes the file of the image as it is at one commit, byte for byte and

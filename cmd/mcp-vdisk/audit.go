@@ -20,12 +20,10 @@ import (
 )
 
 func (a *app) auditCmd() *cobra.Command {
-	cmd := &cobra.Command{
+	cmd := group(cobra.Command{
 		Use:   "audit",
 		Short: "Ask the audit log what was done and refused, and check it",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
+	})
 	a.imageFlag(cmd.PersistentFlags())
 	cmd.AddCommand(a.auditQueryCmd(), a.auditVerifyCmd())
 	return cmd

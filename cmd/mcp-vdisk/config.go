@@ -19,12 +19,10 @@ import (
 )
 
 func (a *app) configCmd() *cobra.Command {
-	cmd := &cobra.Command{
+	cmd := group(cobra.Command{
 		Use:   "config",
 		Short: "Show and set the limits of the state directory",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
+	})
 	cmd.AddCommand(a.configShowCmd(), a.configGetCmd(), a.configSetCmd())
 	return cmd
 }

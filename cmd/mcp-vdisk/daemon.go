@@ -289,7 +289,6 @@ func (d *daemon) greet(ctx context.Context, c *net.UnixConn, conn *front.Frames)
 		return nil, theirs
 	}
 	ours := front.NewHello(d.config)
-	ours.Stays = d.stays
 	d.mu.Lock()
 	ours.Leaving = d.leaving || d.asking > 0
 	if !ours.Leaving {
@@ -373,10 +372,12 @@ func (d *daemon) facts(asker *back) daemonFacts {
 	slices.SortFunc(f.Clients, func(x, y about) int { return cmp.Or(x.Since.Compare(y.Since), cmp.Compare(x.PID, y.PID)) })
 	for _, k := range d.hub.all() {
 		f.Disks = append(f.Disks, k.label())
-		if jobs := k.scripts(); jobs != nil {
-			running := jobs.Running()
-			f.Scripts += running
-			f.Kept += len(jobs.List()) - running
+		for _, j := range k.jobList() {
+			if j.Ended.IsZero() {
+				f.Scripts++
+			} else {
+				f.Kept++
+			}
 		}
 	}
 	slices.Sort(f.Disks)
@@ -420,6 +421,10 @@ func backDaemonStop(ctx context.Context, b *back) error {
 		return err
 	}
 	d := b.daemon
+	if q.Replace && d.stays {
+		return exit.Fail(exit.Refused, "restart it there, such as by systemctl --user restart mcp-vdisk; who is connected stays so",
+			"the daemon is mcp-vdisk %s (process %d), which runs in the foreground for somebody else", version, os.Getpid())
+	}
 	d.mu.Lock()
 	d.asking++
 	for d.greeting > 0 && !q.Force { // they become requests, or are no more

@@ -14,15 +14,13 @@ import (
 )
 
 func (a *app) daemonCmd() *cobra.Command {
-	cmd := &cobra.Command{
+	cmd := group(cobra.Command{
 		Use:   "daemon",
 		Short: "Look at, stop or run the process that owns the state directory",
 		Long: `One daemon per state directory owns its disks and its log. mcp-vdisk serve starts it
 when there is none, and every other command asks it while it runs. It ends by itself
 some time after the last client and script.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
+	})
 	cmd.AddCommand(a.daemonStatusCmd(), a.daemonStopCmd(), a.daemonRestartCmd(), a.daemonRunCmd())
 	return cmd
 }

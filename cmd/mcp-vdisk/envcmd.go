@@ -10,12 +10,10 @@ import (
 )
 
 func (a *app) envCmd() *cobra.Command {
-	cmd := &cobra.Command{
+	cmd := group(cobra.Command{
 		Use:   "env",
 		Short: "Look at the Python that scripts get",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
+	})
 	cmd.AddCommand(a.envStatusCmd())
 	return cmd
 }
@@ -29,12 +27,7 @@ sandbox, and its packages; and which scripts run now. It waits for no script.`,
 		Example: "  mcp-vdisk env status --json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			r, err := a.NewRequest("env.status", jsonArgs{a.json})
-			if err != nil {
-				return err
-			}
-			r.Image = front.ImageRef{}
-			return a.Ask(cmd.Context(), r, front.NoImage, nil, a.Stdout)
+			return a.simple(cmd, "env.status", jsonArgs{a.json}, front.NoImage)
 		},
 	}
 	a.jsonFlag(cmd.Flags())

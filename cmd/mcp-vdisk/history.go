@@ -157,9 +157,9 @@ func backLog(ctx context.Context, b *back) error {
 		return err
 	}
 	if len(under) == 0 && q.Call == "" {
-		for _, j := range b.running() {
-			if j.Disk == d.name {
-				b.printf("running %s  %-14s  %-26s  %s, %s\n", j.Began.Local().Format(time.DateTime), "run_script", j.ID, j.Language, lasted(j.JobInfo))
+		for _, j := range d.jobList() {
+			if j.Ended.IsZero() {
+				b.printf("running %s  %-14s  %-26s  %s, %s\n", j.Began.Local().Format(time.DateTime), "run_script", j.ID, j.Language, lasted(j))
 			}
 		}
 	}

@@ -22,12 +22,10 @@ import (
 )
 
 func (a *app) imageCmd() *cobra.Command {
-	cmd := &cobra.Command{
+	cmd := group(cobra.Command{
 		Use:   "image",
 		Short: "Make, look into, copy to and from, and take back disks",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
+	})
 	a.imageFlag(cmd.PersistentFlags())
 	cmd.AddCommand(a.imageCreateCmd(), a.imageListCmd(), a.imageShowCmd(), a.imagePutCmd(), a.imageGetCmd(),
 		a.imageCatCmd(), a.imageTreeCmd(), a.imageRmCmd(), a.imageLogCmd(), a.imageCheckpointCmd(), a.imageDiffCmd(),

@@ -14,12 +14,10 @@ import (
 )
 
 func (a *app) jobsCmd() *cobra.Command {
-	cmd := &cobra.Command{
+	cmd := group(cobra.Command{
 		Use:   "jobs",
 		Short: "List, show and cancel scripts that run or whose results are kept",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
+	})
 	cmd.AddCommand(a.jobsListCmd(), a.jobsShowCmd(), a.jobsCancelCmd())
 	return cmd
 }
@@ -42,12 +40,7 @@ func (a *app) jobsListCmd() *cobra.Command {
 		Example: "  mcp-vdisk jobs list",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			r, err := a.NewRequest("jobs.list", jobArgs{JSON: a.json})
-			if err != nil {
-				return err
-			}
-			r.Image = front.ImageRef{}
-			return a.Ask(cmd.Context(), r, front.NoImage, nil, a.Stdout)
+			return a.simple(cmd, "jobs.list", jobArgs{JSON: a.json}, front.NoImage)
 		},
 	}
 	a.jsonFlag(cmd.Flags())
@@ -76,13 +69,19 @@ func backJobs(_ context.Context, b *back) error {
 func (b *back) jobs() []jobFacts {
 	list := []jobFacts{}
 	for _, d := range b.hub.all() {
-		if jobs := d.scripts(); jobs != nil {
-			for _, j := range jobs.List() {
-				list = append(list, jobFacts{d.name, j})
-			}
+		for _, j := range d.jobList() {
+			list = append(list, jobFacts{d.name, j})
 		}
 	}
 	return list
+}
+
+// jobList are the scripts of the disk that run or whose results are kept.
+func (d *disk) jobList() []tools.JobInfo {
+	if jobs := d.scripts(); jobs != nil {
+		return jobs.List()
+	}
+	return nil
 }
 
 // lasted is how long a job ran, or has been running.
@@ -117,7 +116,7 @@ func (a *app) jobsShowCmd() *cobra.Command {
 		Short:   "Show what a script printed and changed",
 		Example: "  mcp-vdisk jobs show 01K5ZC3V6Q8M2N4P7R9S1T3V5X",
 		Args:    cobra.ExactArgs(1),
-		RunE:    func(cmd *cobra.Command, args []string) error { return a.onJob(cmd.Context(), "jobs.show", args[0]) },
+		RunE:    func(cmd *cobra.Command, args []string) error { return a.onJob(cmd, "jobs.show", args[0]) },
 	}
 	a.jsonFlag(cmd.Flags())
 	return cmd
@@ -129,50 +128,36 @@ func (a *app) jobsCancelCmd() *cobra.Command {
 		Short:   "Stop a script and wait for its end; nothing of it is saved",
 		Example: "  mcp-vdisk jobs cancel 01K5ZC3V6Q8M2N4P7R9S1T3V5X",
 		Args:    cobra.ExactArgs(1),
-		RunE:    func(cmd *cobra.Command, args []string) error { return a.onJob(cmd.Context(), "jobs.cancel", args[0]) },
+		RunE:    func(cmd *cobra.Command, args []string) error { return a.onJob(cmd, "jobs.cancel", args[0]) },
 	}
 }
 
-func (a *app) onJob(ctx context.Context, verb, id string) error {
+func (a *app) onJob(cmd *cobra.Command, verb, id string) error {
 	if err := pathArg(id); err != nil {
 		return err
 	}
-	r, err := a.NewRequest(verb, jobArgs{ID: id, JSON: a.json})
-	if err != nil {
-		return err
-	}
-	r.Image = front.ImageRef{}
-	return a.Ask(ctx, r, front.NoImage, nil, a.Stdout)
+	return a.simple(cmd, verb, jobArgs{ID: id, JSON: a.json}, front.NoImage)
 }
 
-// job finds the disk of a job.
-func (b *back) job(q *jobArgs) (*disk, error) {
+// job finds a job and its disk.
+func (b *back) job(q *jobArgs) (*disk, tools.JobInfo, error) {
 	if err := b.args(q); err != nil {
-		return nil, err
+		return nil, tools.JobInfo{}, err
 	}
 	for _, d := range b.hub.all() {
-		if jobs := d.scripts(); jobs != nil {
-			if _, ok := jobOf(jobs, q.ID); ok {
-				return d, nil
+		for _, j := range d.jobList() {
+			if j.ID == q.ID {
+				return d, j, nil
 			}
 		}
 	}
-	return nil, exit.Fail(exit.NotFound, "mcp-vdisk jobs list shows those that run or are kept; mcp-vdisk audit query --call "+safe(q.ID)+" what the log has of it",
+	return nil, tools.JobInfo{}, exit.Fail(exit.NotFound, "mcp-vdisk jobs list shows those that run or are kept; mcp-vdisk audit query --call "+safe(q.ID)+" what the log has of it",
 		"there is no job %q", q.ID)
-}
-
-func jobOf(jobs *tools.Jobs, id string) (tools.JobInfo, bool) {
-	for _, j := range jobs.List() {
-		if j.ID == id {
-			return j, true
-		}
-	}
-	return tools.JobInfo{}, false
 }
 
 func backJobShow(_ context.Context, b *back) error {
 	var q jobArgs
-	d, err := b.job(&q)
+	d, _, err := b.job(&q)
 	if err != nil {
 		return err
 	}
@@ -185,11 +170,11 @@ func backJobShow(_ context.Context, b *back) error {
 
 func backJobCancel(ctx context.Context, b *back) error {
 	var q jobArgs
-	d, err := b.job(&q)
+	d, j, err := b.job(&q)
 	if err != nil {
 		return err
 	}
-	if j, ok := jobOf(d.scripts(), q.ID); !ok || !j.Ended.IsZero() {
+	if !j.Ended.IsZero() {
 		fmt.Fprintf(b.stderr, "%s had ended already: %s%s\n", q.ID, j.State, jobNote(j))
 		return nil
 	}

@@ -17,12 +17,10 @@ import (
 )
 
 func (a *app) leaseCmd() *cobra.Command {
-	cmd := &cobra.Command{
+	cmd := group(cobra.Command{
 		Use:   "lease",
 		Short: "Show who may change a disk, and take that right back",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
+	})
 	cmd.AddCommand(a.leaseListCmd(), a.leaseBreakCmd(), a.leaseAdoptCmd())
 	return cmd
 }

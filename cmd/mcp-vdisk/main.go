@@ -64,6 +64,13 @@ func (a *app) NewRequest(verb string, args any) (front.Request, error) {
 	return r, err
 }
 
+// group makes a command that only has others below it: alone it tells which.
+func group(cmd cobra.Command) *cobra.Command {
+	cmd.Args = cobra.NoArgs
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	return &cmd
+}
+
 func (a *app) command() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "mcp-vdisk",

@@ -149,12 +149,10 @@ func tokenName(token string) string {
 }
 
 func (a *app) operatorCmd() *cobra.Command {
-	cmd := &cobra.Command{
+	cmd := group(cobra.Command{
 		Use:   "operator",
 		Short: "Make and revoke the tokens by which a person's scripts may change what is allowed",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
+	})
 	cmd.AddCommand(a.operatorTokenCmd(), a.operatorRevokeCmd())
 	return cmd
 }

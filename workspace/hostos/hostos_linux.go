@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -71,12 +72,11 @@ func Free(path string) (bytes, inodes uint64, err error) {
 	return st.Bavail * uint64(st.Bsize), st.Ffree, nil
 }
 
-// Removed says whether no name leads to a file any more: it was removed, or another
-// one was put in its place.
-func Removed(f *os.File) bool {
-	var st unix.Stat_t
-	err := control(f, func(fd int) error { return unix.Fstat(fd, &st) })
-	return err == nil && st.Nlink == 0
+// Removed says whether no name led to a file any more when it was looked at: it was
+// removed, or another one was put in its place. info is of an open file.
+func Removed(info os.FileInfo) bool {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && st.Nlink == 0
 }
 
 // ReleaseMap takes the pages of a read-only map of a file out of the process;

@@ -85,7 +85,7 @@ func SyncDir(string) error { return nil }
 func Free(string) (bytes, inodes uint64, err error) { return math.MaxInt64, math.MaxInt64, nil }
 
 // Removed is not known here: it is false.
-func Removed(*os.File) bool { return false }
+func Removed(os.FileInfo) bool { return false }
 
 // ReleaseMap does nothing here: the system takes the pages when it needs them.
 func ReleaseMap(addr, size uintptr) {}

@@ -177,10 +177,6 @@ func (a *Caller) Ensure(ctx context.Context, r Request, fresh bool) (*Frames, er
 // Restart ends the daemon, if there is one, and starts the next.
 func (a *Caller) Restart(ctx context.Context, r Request, force bool) error {
 	conn, err := a.start(ctx, r, func(conn *Frames, theirs Hello) (*Frames, error) {
-		if theirs.Stays {
-			conn.Close()
-			return nil, exit.Fail(exit.Refused, "restart it there, such as by systemctl --user restart mcp-vdisk; who is connected stays so", "%s", stays(theirs))
-		}
 		return nil, a.stop(r, conn, theirs, StopArgs{Replace: true, Force: force})
 	})
 	if conn != nil {
@@ -199,22 +195,12 @@ func outdated(theirs Hello, r Request) bool {
 // replace asks an outdated daemon to make room. One that cannot do so now goes on
 // if it can be talked to; nil says that it is gone.
 func (a *Caller) replace(r Request, conn *Frames, theirs Hello) (*Frames, error) {
-	var err error
-	if theirs.Stays {
-		conn.Close()
-		err = exit.Fail(exit.Busy, "", "%s", stays(theirs))
-	} else {
-		err = a.stop(r, conn, theirs, StopArgs{Replace: true})
-	}
+	err := a.stop(r, conn, theirs, StopArgs{Replace: true})
 	if err == nil || theirs.Protocol != Protocol {
 		return nil, err
 	}
 	fmt.Fprintf(a.Stderr, "mcp-vdisk: %s\nmcp-vdisk: it goes on with this session (program %q, ours %q)\n", err, theirs.Build, Build())
 	return a.dialOurs(r)
-}
-
-func stays(theirs Hello) string {
-	return fmt.Sprintf("the daemon is mcp-vdisk %s (process %d), which runs in the foreground for somebody else", theirs.Version, theirs.PID)
 }
 
 // stop asks a daemon to end, and waits until it has. conn is used up.

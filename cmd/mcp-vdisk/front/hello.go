@@ -35,7 +35,6 @@ type Hello struct {
 	Config   string `json:"config"` // digest of the settings
 	PID      int    `json:"pid"`
 	Leaving  bool   `json:"leaving,omitempty"` // the daemon is about to end: dial again
-	Stays    bool   `json:"stays,omitempty"`   // somebody else runs the daemon: it makes room for none
 }
 
 // Limits of a greeting.
@@ -241,20 +240,16 @@ func Displace(ctx context.Context, r Request) (let func(), err error) {
 }
 
 func displace(r Request) error {
-	c, theirs, err := dialDaemon(r.State, os.Geteuid(), NewHello(r.Config))
-	var f *exit.Failure
-	switch {
-	case errors.As(err, &f):
+	a := &Caller{Stderr: io.Discard}
+	conn, theirs, err := a.Dial(r)
+	if conn == nil || err != nil {
 		return err
-	case err != nil || theirs.Leaving: // gone, or about to be
-		return nil
-	case theirs.Stays:
-		c.Close()
-		return exit.Fail(exit.Busy, "one is enough: clients find it", "state directory %s is in use by process %d, a daemon in the foreground", r.State, theirs.PID)
 	}
-	err = (&Caller{Stderr: io.Discard}).stop(r, Wrap(c), theirs, StopArgs{Replace: true})
+	err = a.stop(r, conn, theirs, StopArgs{Replace: true})
+	var f *exit.Failure
 	if errors.As(err, &f) {
-		err = exit.Fail(f.Code, "try again when that is over; mcp-vdisk daemon stop --force ends it all the same", "%s", f.Text)
+		err = exit.Fail(exit.Busy, "try again when that is over; mcp-vdisk daemon stop --force ends it all the same",
+			"state directory %s is in use by process %d: %s", r.State, theirs.PID, f.Text)
 	}
 	return err
 }

@@ -55,26 +55,16 @@ var isolation = []string{
 // it, because a script can plant links there (CVE-2026-87766). The system call
 // filter is set by bubblewrap after all of them, right before the command.
 func bwrapArgs(r Run, l Limits, v view) []string {
-	a := append([]string{}, isolation...)
-	fixed := []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/home/user", "TMPDIR=/tmp", "LANG=C.UTF-8"}
-	for _, kv := range append(fixed, r.Env...) {
-		k, val, _ := strings.Cut(kv, "=")
-		a = append(a, "--setenv", k, val)
+	if r.jail != nil {
+		return jailArgs(r, v)
 	}
-	a = append(a, "--perms", "0755", "--size", strconv.Itoa(smallTmpfs), "--tmpfs", "/")
-	a = append(a, v.root...)
-	for i, d := range v.data {
-		mode := d.Mode
-		if mode == 0 {
-			mode = 0o444
-		}
-		a = append(a, "--perms", fmt.Sprintf("%04o", mode), "--ro-bind-data", strconv.Itoa(v.firstData+i), d.Path)
-	}
+	a := appendEnv(append([]string{}, isolation...), r.environment())
+	a = appendRoot(a, v)
 	a = append(a, "--proc", "/proc", "--dev", "/dev")
 	for _, file := range v.masked {
 		a = append(a, "--ro-bind", v.none, file)
 	}
-	for i, p := range places(l) {
+	for i, p := range r.places(l) {
 		if v.rooms == nil {
 			a = appendTmpfs(a, fmt.Sprintf("%04o", p.perms), p.bytes, p.path)
 			continue
@@ -96,6 +86,47 @@ func bwrapArgs(r Run, l Limits, v view) []string {
 		"--seccomp", strconv.Itoa(v.filter))
 }
 
+// environment is what the command starts with. Of two values for one name the
+// last one counts, so that a Run can have a PATH of its own.
+func (r Run) environment() []string {
+	fixed := []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/home/user", "TMPDIR=/tmp", "LANG=C.UTF-8"}
+	at := map[string]int{}
+	var env []string
+	for _, kv := range append(fixed, r.Env...) {
+		name, _, _ := strings.Cut(kv, "=")
+		if i, double := at[name]; double {
+			env[i] = kv
+			continue
+		}
+		at[name] = len(env)
+		env = append(env, kv)
+	}
+	return env
+}
+
+func appendEnv(a, env []string) []string {
+	for _, kv := range env {
+		k, val, _ := strings.Cut(kv, "=")
+		a = append(a, "--setenv", k, val)
+	}
+	return a
+}
+
+// appendRoot makes the root of the sandbox, with the programs of the host and the
+// data files.
+func appendRoot(a []string, v view) []string {
+	a = append(a, "--perms", "0755", "--size", strconv.Itoa(smallTmpfs), "--tmpfs", "/")
+	a = append(a, v.root...)
+	for i, d := range v.data {
+		mode := d.Mode
+		if mode == 0 {
+			mode = 0o444
+		}
+		a = append(a, "--perms", fmt.Sprintf("%04o", mode), "--ro-bind-data", strconv.Itoa(v.firstData+i), d.Path)
+	}
+	return a
+}
+
 // place is a directory of limited size that a script has besides the workspace.
 type place struct {
 	path         string
@@ -103,12 +134,27 @@ type place struct {
 	bytes, files int64
 }
 
-func places(l Limits) []place {
+func (r Run) places(l Limits) []place {
+	if r.jail != nil {
+		return []place{{"/tmp", 0o1777, l.TmpBytes, l.WriteFiles}}
+	}
 	return []place{
 		{"/dev/shm", 0o1777, l.ShmBytes, l.WriteFiles},
 		{"/tmp", 0o1777, l.TmpBytes, l.WriteFiles},
 		{"/home/user", 0o700, l.HomeBytes, l.WriteFiles},
 	}
+}
+
+// pointsBelow counts the files and directories that bubblewrap makes in a place so
+// that there is something to mount a bind on.
+func (r Run) pointsBelow(dir string) int64 {
+	made := map[string]bool{}
+	for _, b := range r.Binds {
+		for p := b.Target; strings.HasPrefix(p, dir+"/"); p = path.Dir(p) {
+			made[p] = true
+		}
+	}
+	return int64(len(made))
 }
 
 // ofHost are the files of /proc that are no matter of a namespace and tell of the

@@ -40,6 +40,15 @@ func TestBwrapArgs(t *testing.T) {
 	}
 }
 
+// TestOwnEnvironment: what a Run sets takes the place of what it has otherwise, and the
+// last of two counts.
+func TestOwnEnvironment(t *testing.T) {
+	got := Run{Env: []string{"PATH=/opt/x:/usr/bin", "A=1", "B=", "A=2=3", "HOME="}}.environment()
+	if want := []string{"PATH=/opt/x:/usr/bin", "HOME=", "TMPDIR=/tmp", "LANG=C.UTF-8", "A=2=3", "B="}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 // TestHostRoot: merged and old layouts of /usr.
 func TestHostRoot(t *testing.T) {
 	always := []string{"--ro-bind", "/usr", "/usr"}

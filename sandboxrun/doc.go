@@ -62,6 +62,13 @@
 // a share of MemoryTotal. With changes on disk each run has its own locked directory in
 // Scratch.
 //
+// # Jails
+//
+// Runner.Jail runs a command of the server's own choice, such as an installer, that
+// needs the network. It is a run like a script's (one stage, one way to end) with the
+// network of the host, and less of everything else: no workspace, no home, no /proc,
+// no socket of AF_UNIX. What it leaves in /out arrives at a callback.
+//
 // # Backends
 //
 // A Backend is what runs commands one after the other in a workspace that is

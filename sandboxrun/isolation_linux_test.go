@@ -1,6 +1,7 @@
 package sandboxrun
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -233,6 +234,27 @@ func TestDataAndBinds(t *testing.T) {
 	}
 	if got := snapshot(t, dir); strings.Contains(got, "new") {
 		t.Errorf("the bind source was written: %s", got)
+	}
+}
+
+// TestBindsBelowTmp: a file of the host in a directory that the script can write,
+// which takes nothing from what it may write.
+func TestBindsBelowTmp(t *testing.T) {
+	r := newRunner(t)
+	dir := tree(t, map[string]string{"a": "one", "d/b": "two"})
+	run := bash(`cat /tmp/c/x/a /tmp/d/b; : >/tmp/c/x/new && echo new; for i in 1 2 3 4 5; do : >/tmp/$i || echo full; done 2>/dev/null
+		for f in /tmp/c/x/a /tmp/d/b /tmp/d/new; do : >$f && echo "wrote $f"; rm -f $f; done 2>/dev/null; cat /tmp/c/x/a; exit 0`)
+	run.Binds = []Bind{{filepath.Join(dir, "a"), "/tmp/c/x/a"}, {filepath.Join(dir, "d"), "/tmp/d"}}
+	run.Limits.WriteFiles = 5
+	res, _ := mustExit(t, r, run)
+	if got, want := string(res.Stdout.Text), "onetwonew\nfull\none"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	for _, target := range []string{"/tmp", "/tmp/", "/tmp/../usr/x", "/tmpx/a"} {
+		run.Binds = []Bind{{dir, target}}
+		if _, err := r.Run(t.Context(), run, nil); !errors.Is(err, ErrSetup) {
+			t.Errorf("target %q: %v", target, err)
+		}
 	}
 }
 

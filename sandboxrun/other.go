@@ -24,6 +24,11 @@ func (r *Runner) Run(context.Context, Run, func(Change) error) (Result, error) {
 	return Result{Outcome: SetupFailed, ExitCode: -1}, noLinux()
 }
 
+// Jail returns ErrUnavailable: there is no sandbox on this system.
+func (r *Runner) Jail(context.Context, Jail) (JailResult, error) {
+	return JailResult{Outcome: SetupFailed, ExitCode: -1}, noLinux()
+}
+
 // Close does nothing: there is no stage on this system.
 func (r *Runner) Close() {}
 

@@ -101,7 +101,7 @@ func (r *Runner) tryStage(ctx context.Context) error {
 }
 
 func (r *Runner) selfTest(ctx context.Context) error {
-	disk, drop, err := r.scratch()
+	disk, drop, err := r.scratch(false)
 	if err != nil {
 		return setupFailed("the scratch directory cannot be used: "+errnoText(err), "", "")
 	}

@@ -22,11 +22,15 @@ type Run struct {
 	ReadOnly bool
 	// Argv is the command. Argv[0] is an absolute path inside the sandbox.
 	Argv []string
-	// Env is added to PATH, HOME, TMPDIR and LANG, each as KEY=VALUE.
+	// Env is added to PATH, HOME, TMPDIR and LANG, each as KEY=VALUE, or set in
+	// their place.
 	Env []string
 	// Data are small files shown read-only below /run/vdisk.
 	Data []Data
-	// Binds are host files or directories shown read-only below /opt or /run/vdisk.
+	// Binds are host files or directories shown read-only below /opt, /run/vdisk or
+	// /tmp, in this order: one may have its target within another's, where a file or
+	// directory of that kind must be. Below /tmp the directories above a target are
+	// the script's own, and neither they nor it count as Limits.WriteFiles.
 	Binds []Bind
 	// Stdin is streamed to the script, which need not read it. Nil: end of
 	// file at once. Its Read must return by itself: Run waits a second for a
@@ -48,6 +52,8 @@ type Run struct {
 	Trace func(m Mark, at time.Time)
 	// Limits that are zero take their value from DefaultLimits.
 	Limits Limits
+
+	jail *Jail // what the run is the inside of; nil for a script
 }
 
 // Data is a file given by its bytes.
@@ -60,7 +66,7 @@ type Data struct {
 // Bind is a host file or directory, read-only in the sandbox.
 type Bind struct {
 	Source string // absolute path on the host
-	Target string // absolute path in the sandbox, below /opt or /run/vdisk
+	Target string // absolute path in the sandbox, below /opt, /run/vdisk or /tmp
 }
 
 // Outcome says how a run ended.
@@ -159,7 +165,7 @@ func (r Run) checkMounts() error {
 		}
 	}
 	for _, b := range r.Binds {
-		if err := place(b.Target, dataRoot, "/opt"); err != nil {
+		if err := place(b.Target, dataRoot, "/opt", "/tmp"); err != nil {
 			return err
 		}
 		if !path.IsAbs(b.Source) || bytes.IndexByte([]byte(b.Source), 0) >= 0 {

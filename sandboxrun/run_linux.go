@@ -109,21 +109,21 @@ func (r *Runner) in(ctx context.Context, g *group, b *bwrap, run Run, each func(
 func (r *Runner) on(ctx context.Context, stage *stageProcess, word time.Duration, g *group, b *bwrap, run Run, each func(Change) error) (res Result, unheard bool, err error) {
 	l := run.Limits.Filled()
 	none := Result{Outcome: SetupFailed, ExitCode: -1}
-	disk, drop, err := r.scratch()
+	disk, drop, err := r.scratch(run.large())
 	if err != nil {
 		stage.close()
 		return none, false, setupFailed("the scratch directory cannot be used: "+errnoText(err), "", "")
 	}
 	defer drop()
-	data := append(etcData(), run.Data...)
+	data := append(run.etc(), run.Data...)
 	sp := spec{
 		Lower: run.Lower, Disk: disk, Bytes: uint64(l.WriteBytes), Inodes: uint64(l.WriteFiles),
 		Bwrap: b.path, Command: append([]string{"bwrap", "--args", fmt.Sprint(bwrapArgsFD), "--"}, run.Argv...),
-		Data: len(data), Rlimits: rlimits(l, g.limitsMemory()), Diff: each != nil,
+		Data: len(data), Rlimits: run.rlimits(l, g), Diff: each != nil,
 	}
-	v := view{workspace: mergedDir, data: data, firstData: bwrapDataFD, filter: bwrapFilterFD, root: hostRoot("/"), none: nonePath, masked: hostSecrets("/proc")}
-	for i, p := range places(l) {
-		sp.Rooms = append(sp.Rooms, room{uint64(p.perms), uint64(p.bytes), uint64(p.files)})
+	v := view{workspace: mergedDir, data: data, firstData: bwrapDataFD, filter: bwrapFilterFD, root: run.root("/"), none: nonePath, masked: hostSecrets("/proc")}
+	for i, p := range run.places(l) {
+		sp.Rooms = append(sp.Rooms, room{uint64(p.perms), uint64(p.bytes), uint64(p.files + run.pointsBelow(p.path))})
 		v.rooms = append(v.rooms, fmt.Sprintf("%s/%d", roomDir, i))
 	}
 	for i, bind := range run.Binds {
@@ -132,7 +132,7 @@ func (r *Runner) on(ctx context.Context, stage *stageProcess, word time.Duration
 	}
 	args := append(bwrapArgs(run, l, v), "--info-fd", fmt.Sprint(bwrapInfoFD),
 		"--json-status-fd", fmt.Sprint(bwrapStatusFD), "--block-fd", fmt.Sprint(bwrapBlockFD))
-	s, err := openSession(stage, sp, bwrapInput{args, r.filter, data}, run, l, g)
+	s, err := openSession(stage, sp, bwrapInput{args, r.filterOf(run), data}, run, l, g)
 	if err != nil {
 		return none, stage.err == nil, diagnoseStart(err, readFacts("/"))
 	}

@@ -42,7 +42,8 @@ type Runner struct {
 	cfg Config
 	// filter is the system call filter, ready for bubblewrap. Nothing runs without.
 	filter    []byte
-	filterErr error // why there is none
+	strict    []byte // the same for jails, whatever Config allows to scripts
+	filterErr error  // why there is none
 	stages    *spares
 
 	mu    sync.Mutex
@@ -89,6 +90,9 @@ func New(ctx context.Context, cfg Config) (*Runner, error) {
 	}
 	r := &Runner{cfg: cfg, disk: cfg.Disk, stages: newSpares(cfg.Self), groups: groups{noMemory: ErrRoot.Error(), noPids: ErrRoot.Error()}}
 	r.filter, r.filterErr = compileFilter(runtime.GOARCH, filterRules(cfg.AllowUnixSockets))
+	if r.filterErr == nil {
+		r.strict, r.filterErr = compileFilter(runtime.GOARCH, filterRules(false))
+	}
 	if os.Geteuid() != 0 {
 		r.groups = findGroups("/", cfg.Group)
 		sweepGroups(r.groups)

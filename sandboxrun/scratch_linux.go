@@ -15,8 +15,9 @@ import (
 const scratchPrefix = "run-"
 
 // scratch makes the directory for one run on disk, "" when it stays in memory.
-func (r *Runner) scratch() (dir string, drop func(), err error) {
-	if !r.onDisk() {
+// What is large goes to disk if there is a place.
+func (r *Runner) scratch(large bool) (dir string, drop func(), err error) {
+	if !r.onDisk() && (!large || r.cfg.Scratch == "") {
 		return "", func() {}, nil
 	}
 	dir, remove, err := makeLocked(r.cfg.Scratch, scratchPrefix)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,7 +17,8 @@ type Options struct {
 	// UID is the user, and the group, that root becomes.
 	UID int
 	// Env names the variables of the environment that the tests keep, besides
-	// MCP_VDISK_SOAK; HOME, TMPDIR and PATH are made for them.
+	// MCP_VDISK_SOAK: names, or patterns of path.Match such as "PIP_*". HOME, TMPDIR
+	// and PATH are made for them in any case.
 	Env []string
 	// Update says that -update writes into testdata, which takes root and no sandbox.
 	Update bool
@@ -56,12 +58,8 @@ func asUser(o Options) (int, error) {
 	args, collect := movedFiles(home)
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Args[0] = filepath.Base(os.Args[0])
-	cmd.Env = []string{"HOME=" + home, "TMPDIR=" + home, "PATH=/usr/local/bin:/usr/bin:/bin"}
-	for _, name := range append([]string{"MCP_VDISK_SOAK"}, o.Env...) {
-		if value, ok := os.LookupEnv(name); ok {
-			cmd.Env = append(cmd.Env, name+"="+value)
-		}
-	}
+	// Of two with one name the last counts.
+	cmd.Env = append(kept(os.Environ(), append([]string{"MCP_VDISK_SOAK"}, o.Env...)), "HOME="+home, "TMPDIR="+home, "PATH=/usr/local/bin:/usr/bin:/bin")
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Credential: &syscall.Credential{Uid: uint32(o.UID), Gid: uint32(o.UID), Groups: []uint32{}},
@@ -77,6 +75,17 @@ func asUser(o Options) (int, error) {
 		return cmd.ProcessState.ExitCode(), nil
 	}
 	return 0, err
+}
+
+// kept are the variables of an environment whose name is one of the patterns.
+func kept(environ, patterns []string) (env []string) {
+	for _, kv := range environ {
+		name, _, _ := strings.Cut(kv, "=")
+		if slices.ContainsFunc(patterns, func(p string) bool { ok, _ := path.Match(p, name); return ok }) {
+			env = append(env, kv)
+		}
+	}
+	return env
 }
 
 // movedFiles gives the files that go test asks for (logs, profiles) a place that

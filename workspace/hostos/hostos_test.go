@@ -56,6 +56,27 @@ func TestLock(t *testing.T) {
 	}
 }
 
+func TestTryLock(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	a, b := open(t, path), open(t, path)
+	for _, step := range []struct {
+		f         *os.File
+		exclusive bool
+		want      bool
+	}{{a, false, true}, {b, false, true}, {b, true, false}} {
+		if ok, err := hostos.TryLock(step.f, step.exclusive); ok != step.want || err != nil {
+			t.Fatalf("exclusive %v: %v, %v", step.exclusive, ok, err)
+		}
+	}
+	a.Close()
+	if ok, err := hostos.TryLock(b, true); !ok || err != nil {
+		t.Errorf("alone: %v, %v", ok, err)
+	}
+	if ok, err := hostos.TryLock(a, true); ok || err == nil {
+		t.Errorf("a closed file: %v, %v", ok, err)
+	}
+}
+
 // A closed file fails at once: only a lock that is held is waited for.
 func TestLockOfClosedFile(t *testing.T) {
 	f := open(t, filepath.Join(t.TempDir(), "lock"))
@@ -113,5 +134,15 @@ func TestSyncTree(t *testing.T) {
 	}
 	if err := hostos.SyncTree(root); err == nil {
 		t.Error("a closed directory was synced")
+	}
+}
+
+func TestOwner(t *testing.T) {
+	info, err := os.Stat(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if uid, ok := hostos.Owner(info); ok && uid != os.Getuid() {
+		t.Errorf("a directory of this user belongs to %d", uid)
 	}
 }

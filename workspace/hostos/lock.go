@@ -29,6 +29,22 @@ func Lock(ctx context.Context, f *os.File, exclusive bool) error {
 	return retry(ctx, f.Name(), func() error { return tryLock(f, exclusive) })
 }
 
+// TryLock is one attempt at what [Lock] waits for: false means that somebody else
+// has the lock.
+func TryLock(f *os.File, exclusive bool) (bool, error) {
+	for {
+		switch err := tryLock(f, exclusive); {
+		case err == nil:
+			return true, nil
+		case errors.Is(err, syscall.EINTR):
+		case retryable(err):
+			return false, nil
+		default:
+			return false, fmt.Errorf("lock %s: %w", f.Name(), err)
+		}
+	}
+}
+
 // retry makes attempts at the lock of a file until one is decided.
 func retry(ctx context.Context, name string, attempt func() error) error {
 	tick := time.NewTicker(lockPoll)

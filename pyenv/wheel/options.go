@@ -12,6 +12,11 @@ type Options struct {
 	// nil stands for those of CPython 3.12.
 	Stdlib []string
 
+	// Tool says that the wheel is a program for this server's own use, which no layer
+	// ever has on its import path: it may have the name of a module of Python itself,
+	// as pip has.
+	Tool bool
+
 	// Interpreter is what scripts are started with:
 	// "/opt/mcp/python/bin/python3".
 	Interpreter string

@@ -9,8 +9,8 @@ import (
 // Startup is code that a wheel would run at every start of Python, needed or
 // not. It is not part of what Unpack writes.
 type Startup struct {
-	File  string   // the .pth or .start file
-	Lines []string // each is one line of code, or of a .start file
+	File  string   `json:"file"`  // the .pth or .start file
+	Lines []string `json:"lines"` // each is one line of code, or of a .start file
 }
 
 // maxPth bounds a .pth file and what is told of it.

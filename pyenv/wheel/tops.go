@@ -38,10 +38,10 @@ func (l *layout) tops() (list []Top, native bool, sourceless []string) {
 		}
 		first, below, nested := strings.Cut(rest, "/")
 		switch {
-		case nested && identifier(first):
-			found[first] = found[first] || moduleName(below) == "__init__"
-		case !nested && moduleName(first) != "":
-			found[moduleName(first)] = true
+		case nested && Importable(first):
+			found[first] = found[first] || ModuleName(below) == "__init__"
+		case !nested && ModuleName(first) != "":
+			found[ModuleName(first)] = true
 		}
 	}
 	for name, pkg := range found {
@@ -52,21 +52,22 @@ func (l *layout) tops() (list []Top, native bool, sourceless []string) {
 	return list, native, sourceless
 }
 
-// moduleName is what a file is imported as, "" when it is not importable:
+// ModuleName is what a file is imported as, "" when it is not importable:
 // "json.py", "json.pyc", "json.so" and "json.cpython-312-x86_64-linux-gnu.so"
 // are json.
-func moduleName(file string) string {
+func ModuleName(file string) string {
 	name, _, _ := strings.Cut(file, ".")
 	for _, suffix := range []string{".py", ".pyc", ".so"} {
-		if strings.HasSuffix(file, suffix) && identifier(name) {
+		if strings.HasSuffix(file, suffix) && Importable(name) {
 			return name
 		}
 	}
 	return ""
 }
 
-// identifier says whether a name can be that of a module.
-func identifier(name string) bool {
+// Importable says whether a name can be that of a module or of a directory of
+// modules.
+func Importable(name string) bool {
 	return name != "" && name != "__pycache__" && !strings.ContainsAny(name, ".-/ ")
 }
 

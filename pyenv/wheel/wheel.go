@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/mcp-vdisk/mcp-vdisk/pyenv/spec"
@@ -61,6 +62,17 @@ func Open(r io.ReaderAt, size int64, name string, o Options) (*Wheel, error) {
 		}
 	}
 	return w, nil
+}
+
+// Paths are the files of the layer that Unpack makes, sorted, but for those that it
+// adds about the installation.
+func (w *Wheel) Paths() []string {
+	paths := make([]string, 0, len(w.layout.items))
+	for _, it := range w.layout.items {
+		paths = append(paths, it.target())
+	}
+	slices.Sort(paths)
+	return paths
 }
 
 // named says whether "name-version" is that of the file.
@@ -172,6 +184,9 @@ func (w *Wheel) look(*reader) error {
 		if it.from != nil {
 			w.Size += it.from.size
 		}
+	}
+	if w.options.Tool {
+		return nil
 	}
 	return checkShadow(w.Tops, w.options.Stdlib)
 }

@@ -1,0 +1,17 @@
+package store
+
+import (
+	"os"
+	"testing"
+
+	"github.com/mcp-vdisk/mcp-vdisk/pyenv/pyenvtest"
+	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
+)
+
+func TestMain(m *testing.M) {
+	sandboxrun.StageMain()
+	if playRole() {
+		return
+	}
+	os.Exit(pyenvtest.Main(m, 60709))
+}

@@ -16,17 +16,25 @@ const module = "github.com/mcp-vdisk/mcp-vdisk/"
 // arrows are the imports that one package of this module may make of another.
 // They point one way only; workspace/hostos is a leaf that all may import.
 var arrows = map[string][]string{
-	"cmd/mcp-vdisk":         {"tools", "workspace", "workspace/live", "workspace/lease", "sandboxrun", "pyenv", "audit", "schemas", "conformance", "conformance/leaseproc", "cmd/mcp-vdisk/front", "cmd/mcp-vdisk/exit"},
+	"cmd/mcp-vdisk":         {"tools", "workspace", "workspace/live", "workspace/lease", "sandboxrun", "pyenv", "pyenv/lock", "pyenv/python", "pyenv/resolve", "pyenv/store", "audit", "schemas", "conformance", "conformance/leaseproc", "cmd/mcp-vdisk/front", "cmd/mcp-vdisk/exit"},
 	"cmd/mcp-vdisk/front":   {"cmd/mcp-vdisk/exit", "sandboxrun"},
 	"cmd/mcp-vdisk/exit":    {},
 	"tools":                 {"workspace", "workspace/live", "workspace/lease", "sandboxrun", "pyenv", "audit", "schemas"},
 	"conformance":           {"sandboxrun", "sandboxrun/prober", "workspace/lease", "audit", "schemas"},
 	"conformance/leaseproc": {"conformance", "workspace/lease"},
-	"pyenv":                 {"sandboxrun", "pyenv/spec", "pyenv/tags", "pyenv/wheel"},
+	"pyenv":                 {"sandboxrun", "pyenv/spec", "pyenv/tags", "pyenv/wheel", "pyenv/lock", "pyenv/python", "pyenv/store", "pyenv/resolve", "pyenv/attach"},
+	"pyenv/lock":            {"pyenv/spec", "pyenv/tags"},
+	"pyenv/python":          {"sandboxrun", "pyenv/tags"},
+	"pyenv/store":           {"sandboxrun", "pyenv/spec", "pyenv/tags", "pyenv/wheel", "pyenv/lock", "pyenv/python"},
+	"pyenv/resolve":         {"sandboxrun", "pyenv/spec", "pyenv/tags", "pyenv/wheel", "pyenv/lock", "pyenv/python"},
+	"pyenv/attach":          {"sandboxrun", "pyenv/lock", "pyenv/python", "pyenv/store"},
 	"pyenv/spec":            {},
 	"pyenv/tags":            {"pyenv/spec"},
 	"pyenv/wheel":           {"pyenv/spec", "pyenv/tags"},
-	"pyenv/wheeltest":       {}, // for tests: nothing may import it
+	"pyenv/wheeltest":       {},                                    // for tests: nothing may import it
+	"pyenv/indextest":       {},                                    // the same
+	"pyenv/pyenvtest":       {"sandboxrun", "sandboxrun/usertest"}, // the same
+	"pyenv/pythontest":      {"pyenv/python", "pyenv/pyenvtest"},   // the same
 	"workspace":             {},
 	"workspace/live":        {"workspace"},
 	"workspace/lease":       {},
@@ -61,7 +69,7 @@ func TestImportArrows(t *testing.T) {
 			}
 		}
 	}
-	for _, pkg := range []string{"cmd/mcp-vdisk", "tools", "workspace", "workspace/live", "workspace/lease", "workspace/hostos", "sandboxrun", "pyenv", "pyenv/spec", "pyenv/tags", "pyenv/wheel", "pyenv/wheeltest", "audit", "schemas", "conformance"} {
+	for _, pkg := range []string{"cmd/mcp-vdisk", "tools", "workspace", "workspace/live", "workspace/lease", "workspace/hostos", "sandboxrun", "pyenv", "pyenv/spec", "pyenv/tags", "pyenv/wheel", "pyenv/wheeltest", "pyenv/lock", "pyenv/store", "audit", "schemas", "conformance"} {
 		if !seen[pkg] {
 			t.Errorf("no Go file of package %s was looked at", pkg)
 		}

@@ -46,6 +46,10 @@ const (
 	EvEnvDecide  Event = "env.decide"
 	EvEnvBind    Event = "env.bind"
 	EvEnvBuild   Event = "env.build"
+	EvEnvLock    Event = "env.lock"
+	EvEnvImport  Event = "env.import"
+	EvEnvRemove  Event = "env.remove"
+	EvEnvPython  Event = "env.python"
 	EvEnvRebase  Event = "env.rebase"
 	EvEnvGC      Event = "env.gc"
 

@@ -60,6 +60,7 @@ type call struct {
 
 	facts  audit.Facts // public facts of the arguments
 	source string      // sha256 of the script's source, once it is known
+	env    audit.Facts // interpreter, layers and lock of a script
 	before string      // image commit ids around the call
 	after  string
 	out    audit.Out
@@ -294,7 +295,7 @@ func (t *Tools) entry(c *call, ev audit.Event) audit.Entry {
 		Record: audit.Record{
 			Ev: ev, Call: c.id, Tool: short(c.tool), Act: c.caller.Actor, Cli: c.caller.Client,
 			Proto: c.caller.Protocol, Rid: c.caller.Request, Img: t.streamName,
-			Args: c.facts, Src: c.source, Cap: t.capFacts, Env: t.envFacts, Fence: c.fence.Token,
+			Args: c.facts, Src: c.source, Cap: t.capFacts, Env: c.env, Fence: c.fence.Token,
 		},
 		RawArgs: c.raw,
 	}

@@ -12,13 +12,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mcp-vdisk/mcp-vdisk/pyenv"
 	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
 )
 
 var provokeOnLinux = map[Code]func(t *testing.T){
 	SetupFailed: func(t *testing.T) {
-		d := setup{config: func(c *Config) { c.Python = pyenv.New("/usr/bin/no-such-python", c.Box) }}.scripted(t)
+		d := setup{config: func(c *Config) { c.Python = hostPythons(t, c.Box, "/usr/lib/os-release") }}.scripted(t)
 		wantText(t, d.fails(SetupFailed, "run_script", args{"language": "python", "source": "open('x', 'w')"}), "did not run")
 		if d.tree() != "" {
 			t.Errorf("the disk has\n%s", d.tree())

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mcp-vdisk/mcp-vdisk/pyenv"
 	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace/live"
 )
@@ -42,7 +41,7 @@ func (s setup) scripted(t testing.TB) *disk {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { view.Close() })
-		c.Box, c.Live, c.Python = box, view, pyenv.New(pyenv.Find(), box)
+		c.Box, c.Live = box, view
 		if change != nil {
 			change(c)
 		}

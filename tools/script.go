@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mcp-vdisk/mcp-vdisk/audit"
+	"github.com/mcp-vdisk/mcp-vdisk/pyenv"
 	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace/live"
@@ -22,6 +24,7 @@ type script struct {
 	job  *job
 	args scriptArgs
 
+	setup pyenv.Setup // its Python
 	spec  sandboxrun.Run
 	base  uint64 // the commit that the script sees, and its id
 	at    string
@@ -73,6 +76,12 @@ func (s *script) execute(ctx context.Context) error {
 	if s.t.cfg.Box == nil || s.t.cfg.Live == nil {
 		return sandboxError(sandboxrun.ErrUnavailable, SandboxUnavailable, "scripts cannot run here")
 	}
+	// Before its turn: while Python is being made, others may run.
+	drop, err := s.getPython(ctx)
+	if err != nil {
+		return err
+	}
+	defer drop()
 	leave, err := s.turn(ctx)
 	if err != nil {
 		return err
@@ -97,6 +106,39 @@ func (s *script) execute(ctx context.Context) error {
 	}
 	s.ran = err == nil
 	return err
+}
+
+// getPython finds out which Python the script gets, whatever its language. It stays
+// until drop is called.
+func (s *script) getPython(ctx context.Context) (drop func(), err error) {
+	if s.setup, drop, err = s.t.cfg.Python.Setup(ctx); err != nil {
+		return nil, noPython(err)
+	}
+	s.c.env = pythonFacts(s.setup)
+	return drop, nil
+}
+
+// noPython is why a script does not run where the operator wants its Python compared with
+// what was made (env.verify).
+func noPython(err error) error {
+	var e *pyenv.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	hint := e.Hint
+	if hint == "" || e.Code == pyenv.ErrChanged {
+		hint = `the file tools work; tell the person to run "mcp-vdisk env ensure --repair", which makes it again, and "mcp-vdisk env doctor" to see what differs`
+	}
+	return &Error{Code: NotReady, Sentence: e.Sentence, Hint: hint, cause: err}
+}
+
+// pythonFacts is what the log says of a script's Python.
+func pythonFacts(p pyenv.Setup) audit.Facts {
+	f := audit.Facts{"python": cmp.Or(p.ID, p.Python)}
+	if p.Base != "" {
+		f["base"], f["lock"] = p.Base, p.Lock
+	}
+	return f
 }
 
 // turn waits until the script may run.
@@ -128,8 +170,8 @@ func (s *script) prepare(ctx context.Context) (*live.Generation, error) {
 	limits := s.t.cfg.Limits.Script
 	limits.Timeout = s.timeout()
 	s.spec = sandboxrun.Run{
-		Lower: gen.Dir(), Argv: argv, Data: data, Limits: limits, Tap: s.job.out.tap,
-		Env: []string{"PYTHONDONTWRITEBYTECODE=1", "PYTHONUNBUFFERED=1"},
+		Lower: gen.Dir(), Argv: argv, Data: append(data, s.setup.Data...), Limits: limits, Tap: s.job.out.tap,
+		Binds: s.setup.Binds, Env: append([]string{"PYTHONDONTWRITEBYTECODE=1", "PYTHONUNBUFFERED=1"}, s.setup.Env...),
 	}
 	if trace := s.t.cfg.Trace; trace != nil {
 		s.spec.Trace = func(m sandboxrun.Mark, at time.Time) { trace(string(m), at) }
@@ -188,7 +230,7 @@ exec(compile(globals().pop("source"), __file__, "exec"))
 
 // command is what runs in the sandbox and the data bound into it.
 func (s *script) command() ([]string, []sandboxrun.Data, error) {
-	python := s.t.cfg.Python.Path()
+	python := s.setup.Python
 	if s.args.Language == "python" && python == "" {
 		return nil, nil, refuse(NotReady, "use language \"bash\", or tell the person to install Python 3 below /usr", "there is no Python on this host that the sandbox can see")
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -304,18 +303,6 @@ func changeLine(e workspace.Effect) string {
 		return line + "  " + size(n.Size)
 	}
 	return line
-}
-
-var missingModule = regexp.MustCompile(`ModuleNotFoundError: No module named '([A-Za-z0-9_.]+)'`)
-
-// moduleHint names the way to a package that the script lacked.
-func (r report) moduleHint() string {
-	m := missingModule.FindSubmatch(r.s.res.Stderr.Text)
-	if m == nil || r.s.args.Language != "python" && !strings.Contains(string(r.s.res.Stderr.Text), "Traceback") {
-		return ""
-	}
-	name, _, _ := strings.Cut(string(m[1]), ".")
-	return fmt.Sprintf(`hint: ask for the package with python_env {"action":"request","packages":[%q],"reason":"…"}; pip does not work here`, name)
 }
 
 // socketHint says why a program that wanted a socket of another family failed.

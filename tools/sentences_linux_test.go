@@ -202,7 +202,7 @@ var sentences = map[string]map[string]func(d *disk){
 		},
 		"Packages: python_env, not pip.": func(d *disk) {
 			wantText(d.t, d.bash("python3 -m pip install six").String(), "FAILED (exit 1")
-			wantText(d.t, d.python("import no_such_module").String(), "python_env")
+			wantText(d.t, d.python("import no_such_module").String(), "mcp-vdisk env ensure")
 		},
 		"source: Script text; give source or path": func(d *disk) {
 			d.refused(InvalidArgument, "run_script", args{"language": "bash"})

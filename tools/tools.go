@@ -24,9 +24,9 @@ import (
 // the last call has returned.
 type Config struct {
 	Image *workspace.Image
-	// Live is the directory that scripts see, Box what they run in, Python the
-	// interpreter that they get. Without Live or Box no script runs, without
-	// Python none of that language.
+	// Live is the directory that scripts see, Box what they run in, Python where
+	// their interpreter and packages come from. Without Live or Box no script runs;
+	// without Python they get that of the host.
 	Live   *live.View
 	Box    *sandboxrun.Runner
 	Python *pyenv.Env
@@ -160,7 +160,6 @@ type Tools struct {
 
 	streamName string // of the disk in the audit log: its uuid
 	capFacts   audit.Facts
-	envFacts   audit.Facts
 }
 
 // New returns the tools of one disk. It starts nothing and writes nothing; it
@@ -170,10 +169,10 @@ func New(cfg Config) (*Tools, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	if cfg.Python == nil {
-		cfg.Python = pyenv.New("", nil)
-	}
 	info, err := cfg.Image.Info()
+	if err == nil && cfg.Python == nil {
+		cfg.Python, err = pyenv.Open(pyenv.Options{Box: cfg.Box})
+	}
 	if err != nil {
 		return nil, fmt.Errorf("tools: %w", err)
 	}
@@ -181,7 +180,7 @@ func New(cfg Config) (*Tools, error) {
 	may["limits"] = cfg.Limits.digest()
 	t := &Tools{
 		cfg: cfg, now: time.Now,
-		streamName: info.UUID, capFacts: may, envFacts: audit.Facts{"python": cfg.Python.Path()},
+		streamName: info.UUID, capFacts: may,
 	}
 	if t.jobs = cfg.Jobs; t.jobs == nil {
 		t.jobs = NewJobs(JobsConfig{Limits: cfg.Limits, Logger: cfg.Logger})

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -86,6 +87,13 @@ func verbs() map[string]verb {
 		"jobs.cancel": {run: backJobCancel},
 
 		"env.status": {run: backEnvStatus},
+		"env.ensure": {run: backEnvEnsure},
+		"env.lock":   {run: backEnvLock},
+		"env.import": {run: backEnvImport},
+		"env.remove": {run: backEnvRemove},
+		"env.python": {run: backEnvPython},
+		"env.doctor": {run: backEnvDoctor},
+		"env.gc":     {run: backEnvGC},
 
 		"lease.list":  {run: backLeases},
 		"lease.break": {run: backLeaseBreak},
@@ -267,6 +275,11 @@ func (b *back) serve(ctx context.Context) error {
 	}
 	if b.hub != nil { // the daemon's settings count
 		b.set, b.st = b.hub.set, b.hub.st
+		if err := b.sameEnvs(); err != nil && strings.HasPrefix(b.req.Verb, "env.") {
+			return err
+		} else if err != nil && b.req.Verb == "serve" {
+			b.log.Warn("MCP_VDISK_ENVS has no effect", "why", err)
+		}
 		return v.run(ctx, b)
 	}
 	var err error
@@ -276,7 +289,7 @@ func (b *back) serve(ctx context.Context) error {
 	if v.noState {
 		return v.run(ctx, b)
 	}
-	if b.hub, err = openHub(ctx, b.req.State, b.set, lockWait, b.log); err != nil {
+	if b.hub, err = openHub(ctx, b.req, b.set, lockWait, b.log); err != nil {
 		if v.unreadable != 0 && errors.Is(err, audit.ErrUnreadable) {
 			return exit.Fail(v.unreadable, "", "%s", err)
 		}

@@ -54,6 +54,7 @@ func TestCLI(t *testing.T) {
 			}
 			e.Setenv("HOME", filepath.Join(e.WorkDir, "home"))
 			e.Setenv("MCP_VDISK_STATE", filepath.Join(e.WorkDir, "state"))
+			e.Setenv("MCP_VDISK_ENVS", os.Getenv("MCP_VDISK_ENVS"))
 			e.Setenv("BACK", map[bool]string{true: "1", false: "2"}[isRoot()]) // what the back answers to a person
 			e.Values[serverKey{}] = &held{}
 			return os.Mkdir(filepath.Join(e.WorkDir, "home"), 0o755)
@@ -103,7 +104,7 @@ const ordinary = 60799
 
 func asUser(ts *testscript.TestScript, neg bool, args []string) {
 	if isRoot() {
-		args = append([]string{args[0], "setpriv", "--reuid", fmt.Sprint(ordinary), "--regid", fmt.Sprint(ordinary), "--clear-groups"}, args[1:]...)
+		args = append([]string{args[0], "env", "-u", "MCP_VDISK_ENVS", "setpriv", "--reuid", fmt.Sprint(ordinary), "--regid", fmt.Sprint(ordinary), "--clear-groups"}, args[1:]...)
 	}
 	exits(ts, neg, args)
 }

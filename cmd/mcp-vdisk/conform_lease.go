@@ -12,6 +12,7 @@ import (
 	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/front"
 	"github.com/mcp-vdisk/mcp-vdisk/conformance"
 	"github.com/mcp-vdisk/mcp-vdisk/conformance/leaseproc"
+	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace/lease"
 )
@@ -20,11 +21,13 @@ import (
 // process that can be killed, with a clock that can be moved, and disks as what the
 // tokens protect.
 func (c *conformRun) lease(ctx context.Context) (rep conformance.Report, err error) {
-	dir, err := os.MkdirTemp("", "mcp-vdisk-trial-")
+	// Others that try something remove what was left of trials, and pass over what is
+	// locked.
+	dir, drop, err := sandboxrun.TempDir("", "mcp-vdisk-trial-")
 	if err != nil {
 		return rep, fmt.Errorf("a directory to try leases in: %w", err)
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = drop() }()
 	s, err := leaseproc.Start(front.SelfPath(), dir)
 	if err != nil {
 		return rep, fmt.Errorf("start a provider of leases: %w", err)

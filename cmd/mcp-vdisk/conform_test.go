@@ -3,10 +3,12 @@ package main_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -127,6 +129,28 @@ func TestConformTwice(t *testing.T) {
 			t.Errorf("%v\n%s", err, &both[i].out)
 		}
 	}
+}
+
+// TestConformBesideTrials: what is tried at the same time, each without a state directory
+// and so in the directory for temporary files, takes nothing away from another.
+func TestConformBesideTrials(t *testing.T) {
+	t.Parallel()
+	none := filepath.Join(newState(t), "none")
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			args := []string{"conform", "--state", fmt.Sprint(none, i), "--suite", "lease"}
+			if i%2 == 1 {
+				args = []string{"conform", "--state", fmt.Sprint(none, i), "--rule", "host.exit.code"}
+			}
+			for range 2 {
+				if out, err := exec.Command(program, args...).CombinedOutput(); err != nil {
+					t.Errorf("%v: %v\n%s", args, err, out)
+				}
+			}
+		})
+	}
+	all.Wait()
 }
 
 // TestProberIsNoCommand: what the program is for conform, it is not for anybody who

@@ -99,7 +99,7 @@ func (d *daemon) asked() error {
 func (b *back) openShared(ctx context.Context, foreground bool) (h *hub, let func(), err error) {
 	let = func() {}
 	for deadline := time.Now().Add(startWait); ; {
-		h, err = openHub(ctx, b.req.State, b.set, startPoll, b.log)
+		h, err = openHub(ctx, b.req, b.set, startPoll, b.log)
 		if err == nil {
 			h.shared = true
 			return h, let, nil

@@ -185,6 +185,7 @@ func TestNothingOfASessionStays(t *testing.T) {
 	keep := shared(t, state)
 	keep.hello()
 	keep.ok("write_file", object{"path": "a", "content": "x"})
+	keep.ok("python_env", object{"action": "status"}) // opens what is opened once
 	pid := daemonFactsOf(t, state).PID
 	input := requestLine("1", "initialize", object{"protocolVersion": "2025-11-25", "capabilities": object{}, "clientInfo": object{"name": "brief", "version": "1"}}) + "\n" +
 		`{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n" + requestLine("2", "tools/call", callParams("read_file", object{"path": "a"})) + "\n"

@@ -31,14 +31,15 @@ var demoScript string
 const demoChart = "mcp-vdisk-demo.svg"
 
 func (a *app) demoCmd() *cobra.Command {
-	var keep bool
+	var keep, packages bool
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Show the whole thing in ten seconds, on a disk of its own",
 		Long: `demo starts a server as an editor would, speaks MCP to it, and shows what an agent
 can do, what it is refused, and what the log says of it. It uses a state directory of
-its own and leaves ` + demoChart + ` in the current folder. Exit code 1 if anything is
-not as it should be.`,
+its own, but the Python packages of yours, if env ensure made them. It leaves
+` + demoChart + ` in the current folder, with packages ` + demoReport + ` too. Exit code 1
+if anything is not as it should be.`,
 		Example: "  mcp-vdisk demo",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -50,6 +51,10 @@ not as it should be.`,
 				defer os.RemoveAll(dir)
 			}
 			d := &demo{app: a, state: filepath.Join(dir, "state"), bold: isTerminal(a.Stdout)}
+			if packages {
+				d.ensure(cmd.Context())
+			}
+			d.share()
 			// The directory is passed through by the user that root becomes.
 			if err := os.Chmod(dir, 0o711); err != nil {
 				return err
@@ -58,6 +63,7 @@ not as it should be.`,
 		},
 	}
 	cmd.Flags().BoolVar(&keep, "keep", false, "keep the state directory")
+	cmd.Flags().BoolVar(&packages, "packages", false, "first run env ensure in your own state directory, for at most three minutes")
 	return cmd
 }
 
@@ -70,9 +76,11 @@ func isTerminal(w io.Writer) bool {
 type demo struct {
 	*app
 	state string
+	envs  string // the environment root of the caller's own state directory, "" when it has none
 	bold  bool
 	mcp   *client.Client
 	steps int
+	base  bool     // scripts have the base layer
 	wrong []string // what was not as it should be
 }
 
@@ -104,7 +112,11 @@ func (d *demo) talk(ctx context.Context) (scripts bool, err error) {
 		return false, err
 	}
 	var stderr bytes.Buffer
-	d.mcp, err = client.NewStdioMCPClientWithOptions(self, nil, d.flags("serve"), transport.WithCommandStderrWriter(&stderr))
+	var env []string
+	if d.envs != "" {
+		env = []string{"MCP_VDISK_ENVS=" + d.envs}
+	}
+	d.mcp, err = client.NewStdioMCPClientWithOptions(self, env, d.flags("serve"), transport.WithCommandStderrWriter(&stderr))
 	if err != nil {
 		return false, err
 	}
@@ -118,6 +130,9 @@ func (d *demo) talk(ctx context.Context) (scripts bool, err error) {
 	}
 	d.work(ctx, scripts)
 	d.refusals(ctx, scripts)
+	if scripts {
+		d.report(ctx)
+	}
 	return scripts, nil
 }
 
@@ -213,7 +228,7 @@ func (d *demo) afterwards(ctx context.Context, scripts bool) error {
 	}
 	svg, err := os.ReadFile(demoChart)
 	d.expect(err == nil && bytes.HasPrefix(svg, []byte("<svg")) && bytes.HasSuffix(bytes.TrimSpace(svg), []byte("</svg>")), demoChart+" is a whole chart")
-	return nil
+	return d.takeReport(ctx)
 }
 
 // command runs a command of this program on the demo's state and shows it.
@@ -221,6 +236,7 @@ func (d *demo) command(ctx context.Context, words ...string) (string, error) {
 	d.say("   $ mcp-vdisk %s\n", strings.Join(words, " "))
 	var out, errs bytes.Buffer
 	sub := newApp(strings.NewReader(""), &out, &errs)
+	sub.Envs = d.envs
 	cmd := sub.command()
 	cmd.SetArgs(d.flags(words...))
 	err := cmd.ExecuteContext(ctx)
@@ -235,14 +251,14 @@ type args map[string]any
 
 // call makes a tool call, shows it, and checks that its text holds want and
 // that it succeeded or was refused as it should.
-func (d *demo) call(ctx context.Context, tool string, a args, want string, ok bool) {
+func (d *demo) call(ctx context.Context, tool string, a args, want string, ok bool) *mcp.CallToolResult {
 	d.say("   → %s %s\n", tool, shownArgs(a))
 	req := mcp.CallToolRequest{}
 	req.Params.Name, req.Params.Arguments = tool, map[string]any(a)
 	res, err := d.mcp.CallTool(ctx, req)
 	if err != nil {
 		d.expect(false, fmt.Sprintf("%s answered %s", tool, err))
-		return
+		return nil
 	}
 	var text []string
 	for _, c := range res.Content {
@@ -252,6 +268,7 @@ func (d *demo) call(ctx context.Context, tool string, a args, want string, ok bo
 	}
 	d.indent(forReading(strings.Join(text, "\n")))
 	d.expect(res.IsError == !ok && strings.Contains(strings.Join(text, "\n"), want), fmt.Sprintf("%s says %q", tool, want))
+	return res
 }
 
 func shownArgs(a args) string {

@@ -29,6 +29,7 @@
 //
 // One file per command; back.go and front/ hold what commands share, hub.go,
 // disk.go, right.go and session.go what is open, daemon.go the daemon, state.go
-// the state directory, settings.go config.toml. For conform the program is also a
+// the state directory, settings.go config.toml, environment.go and ensure.go the Python
+// of scripts. For conform the program is also a
 // prober (package prober), and a lease provider with its clients (leaseproc).
 package main

@@ -64,14 +64,14 @@ func TestReadmeCommands(t *testing.T) {
 // docs/limits.md names every setting with its default, and no other.
 func TestLimitsDocument(t *testing.T) {
 	documented := map[string]string{}
-	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z_]+\\.[a-z_]+)` \\| `\"?([^`\"]*)\"?` \\|").FindAllStringSubmatch(document(t, "docs/limits.md"), -1) {
+	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z_]+\\.[a-z_0-9]+)` \\| `\"?([^`\"]*)\"?` \\|").FindAllStringSubmatch(document(t, "docs/limits.md"), -1) {
 		documented[row[1]] = row[2]
 	}
 	out, err := exec.Command(program, "config", "show", "--defaults", "--state", filepath.Join(passable(t), "state")).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, row := range regexp.MustCompile(`(?m)^([a-z_.]+) = "?([^"\n]*)"?$`).FindAllStringSubmatch(string(out), -1) {
+	for _, row := range regexp.MustCompile(`(?m)^([a-z_.0-9]+) = "?([^"\n]*)"?$`).FindAllStringSubmatch(string(out), -1) {
 		if got, ok := documented[row[1]]; !ok || got != row[2] {
 			t.Errorf("docs/limits.md says %q of %s, the program %q", got, row[1], row[2])
 		}

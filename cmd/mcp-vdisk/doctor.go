@@ -61,7 +61,7 @@ func backDoctor(ctx context.Context, b *back) error {
 	maps.Copy(f.Primitives, f.Sandbox.Implementations())
 	f.Level = f.Sandbox.Level
 	f.FreeBytes, _, _ = hostos.Free(existing(b.req.State))
-	if f.Python, err = pyenv.New(pyenv.Find(), box).Status(ctx); err != nil {
+	if f.Python, err = b.trialPython(ctx, box); err != nil {
 		return err
 	}
 	if _, f.Limits, err = parseSettings(b.req.Config, b.req.ConfigName); err != nil {
@@ -76,6 +76,20 @@ func backDoctor(ctx context.Context, b *back) error {
 		err = &exit.Failure{Code: exit.Failed}
 	}
 	return err
+}
+
+// trialPython is what scripts get, as far as it is there: doctor makes nothing.
+func (b *back) trialPython(ctx context.Context, box *sandboxrun.Runner) (pyenv.Status, error) {
+	o := pyenv.Options{Box: box, Logger: b.log}
+	if root := b.envs(); existing(root) == root {
+		o.Root = root
+	}
+	env, err := pyenv.Open(o)
+	if err != nil {
+		return pyenv.Status{Reason: asFailure(ctx, b.envFailure(ctx, err)).Text}, nil
+	}
+	defer env.Close()
+	return env.Status(ctx)
 }
 
 // existing is the nearest directory above a path that is there.
@@ -117,7 +131,7 @@ func (b *back) printDoctor(f doctorFacts) {
 			b.printf("            %s\n", l.Reason)
 		}
 	}
-	b.printf("python      %s %s\n", orNone(f.Python.Path), f.Python.Version)
+	b.printf("python      %s %s\n", orNone(f.Python.Python), f.Python.Version)
 	if f.Python.Reason != "" {
 		b.printf("            %s\n", f.Python.Reason)
 	}

@@ -2,46 +2,61 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/mcp-vdisk/mcp-vdisk/audit"
+	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/exit"
 	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/front"
+	"github.com/mcp-vdisk/mcp-vdisk/pyenv"
+	"github.com/mcp-vdisk/mcp-vdisk/pyenv/store"
 )
 
 func (a *app) envCmd() *cobra.Command {
 	cmd := group(cobra.Command{
 		Use:   "env",
-		Short: "Look at the Python that scripts get",
+		Short: "Make, look at and tidy up the Python that scripts get",
+		Long: `Scripts get an interpreter of their own and the packages of a base layer, both of which
+lie in an environment root (the setting env.root) and are shown to them read-only. An
+agent cannot install anything: pip has no network in the sandbox.`,
 	})
-	cmd.AddCommand(a.envStatusCmd())
+	cmd.AddCommand(a.envEnsureCmd(), a.envStatusCmd(), a.envLockCmd(), a.envImportCmd(), a.envRemoveCmd(), a.envPythonCmd(), a.envDoctorCmd(), a.envGCCmd())
 	return cmd
 }
 
 func (a *app) envStatusCmd() *cobra.Command {
+	var image string
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the interpreter, its packages and the scripts that run now",
-		Long: `status shows what a script gets: the interpreter, found out by running it in the
-sandbox, and its packages; and which scripts run now. It waits for no script.`,
+		Long: `status shows what a script gets: the interpreter and what it was made from, the base
+layer and its packages, what is being built, and which scripts run now. It starts and
+waits for nothing.`,
 		Example: "  mcp-vdisk env status --json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.simple(cmd, "env.status", jsonArgs{a.json}, front.NoImage)
+			if image == "" { // that was checked, if it was given
+				return a.simple(cmd, "env.status", jsonArgs{a.json}, front.NoImage)
+			}
+			a.Image = image
+			return a.simple(cmd, "env.status", jsonArgs{a.json}, front.OpenRead)
 		},
 	}
 	a.jsonFlag(cmd.Flags())
+	cmd.Flags().StringVar(&image, "image", "", "`NAME` of a disk: what its scripts get")
 	return cmd
 }
 
 // envFacts is what `env status --json` tells.
 type envFacts struct {
-	Python   string     `json:"python"`
-	Version  string     `json:"version"`
-	Prefix   string     `json:"prefix"`
-	Packages []string   `json:"packages"`
-	Reason   string     `json:"reason,omitempty"` // why there is no interpreter, or why it was not asked
-	Running  []jobFacts `json:"running"`
+	Disk string `json:"disk,omitempty"`
+	Root string `json:"root"`
+	pyenv.Status
+	Lock    string     `json:"lock"` // of the base layer
+	Running []jobFacts `json:"running"`
 }
 
 func backEnvStatus(ctx context.Context, b *back) error {
@@ -49,28 +64,78 @@ func backEnvStatus(ctx context.Context, b *back) error {
 	if err := b.args(&q); err != nil {
 		return err
 	}
+	f := envFacts{Root: b.envs(), Running: b.running()}
+	if b.req.Image != (front.ImageRef{}) {
+		d, err := b.open(ctx, want{readOnly: true})
+		if err != nil {
+			return err
+		}
+		f.Disk = d.name
+		if err := d.release(); err != nil {
+			return err
+		}
+	}
 	_, python, err := b.hub.sandbox(ctx)
 	if err != nil {
 		return err
 	}
-	st, err := python.Status(ctx)
-	if err != nil {
+	if f.Status, err = python.Status(ctx); err != nil {
 		return err
 	}
-	f := envFacts{Python: st.Path, Version: st.Version, Prefix: st.Prefix, Packages: append([]string{}, st.Packages...), Reason: st.Reason, Running: b.running()}
+	if f.BaseReady {
+		f.Lock = b.currentLock()
+	}
 	if q.JSON {
 		return b.printJSON(f)
 	}
-	b.printf("python    %s %s\n", orNone(f.Python), f.Version)
-	if f.Reason != "" {
-		b.printf("          %s\n", safe(f.Reason))
+	b.printEnv(f)
+	return nil
+}
+
+// currentLock is the id of the lock of the base layer, "" without one.
+func (b *back) currentLock() string {
+	root, err := store.Open(b.envs())
+	if err != nil {
+		return ""
 	}
-	b.printf("packages  %s\n", orNone(harmless(strings.Join(f.Packages, ", "))))
-	b.printf("layers    none\n")
+	defer root.Close()
+	c, err := root.Current()
+	if err != nil {
+		return ""
+	}
+	return c.Lock
+}
+
+func (b *back) printEnv(f envFacts) {
+	if f.Disk != "" {
+		b.printf("disk      %s\n", harmless(f.Disk))
+	}
+	b.printf("python    %s\n", strings.TrimSpace(fmt.Sprintf("%s %s  %s", orNone(safe(f.Python)), f.Version, f.Kind)))
+	if f.Degraded != "" {
+		b.printf("          degraded: %s\n", harmless(f.Degraded))
+	}
+	if f.BaseReady {
+		b.printf("base      %s\nlock      %s\n", f.Base, orNone(f.Lock))
+	} else {
+		b.printf("base      none\n")
+	}
+	if f.Reason != "" {
+		b.printf("          %s\n", harmless(f.Reason))
+	}
+	if !f.BaseReady && f.Building == "" {
+		b.printf("          mcp-vdisk env ensure makes it\n")
+	}
+	if f.Building != "" {
+		b.printf("builds    %s\n", harmless(f.Building))
+	}
+	var names []string
+	for _, p := range f.Packages {
+		names = append(names, p.Name+" "+p.Version)
+	}
+	b.printf("packages  %s\nlayers    %s\nroot      %s\n", orNone(harmless(strings.Join(names, ", "))), orNone(strings.Join(f.Layers, ", ")), harmless(f.Root))
 	for _, j := range f.Running {
 		b.printf("running   %s  %s  %s  %s  %s\n", j.ID, safe(j.Disk), j.Language, lasted(j.JobInfo), safe(j.Client))
 	}
-	return nil
 }
 
 // running are the scripts of all disks that have not ended.
@@ -82,4 +147,121 @@ func (b *back) running() []jobFacts {
 		}
 	}
 	return list
+}
+
+type envGCArgs struct {
+	Older  time.Duration
+	DryRun bool
+	JSON   bool
+}
+
+func (a *app) envGCCmd() *cobra.Command {
+	q := envGCArgs{Older: 24 * time.Hour}
+	cmd := &cobra.Command{
+		Use:   "gc",
+		Short: "Remove layers, wheels and locks that nobody needs any more",
+		Long: `gc removes from the environment root what is not current, not used by a running script,
+and older than --older: layers, the locks and wheels of no layer that stays, and what
+killed processes left.`,
+		Example: "  mcp-vdisk env gc --dry-run\n  mcp-vdisk env gc --older 168h",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if q.Older < 0 {
+				return exit.Fail(exit.Usage, "", "--older: must not be negative, is %s", q.Older)
+			}
+			q.JSON = a.json
+			return a.askLong(cmd.Context(), "env.gc", q, nil, a.Stdout)
+		},
+	}
+	a.jsonFlag(cmd.Flags())
+	cmd.Flags().DurationVar(&q.Older, "older", q.Older, "keep what was made or used within `DURATION`")
+	cmd.Flags().BoolVar(&q.DryRun, "dry-run", false, "only tell what would be removed")
+	return cmd
+}
+
+// gcFacts is what `env gc --json` tells.
+type gcFacts struct {
+	DryRun  bool        `json:"dry_run"`
+	Removed []itemFacts `json:"removed"`
+	Kept    []itemFacts `json:"kept"`
+	Bytes   int64       `json:"bytes"`
+}
+
+type itemFacts struct {
+	Kind  string `json:"kind"`
+	ID    string `json:"id"`
+	Why   string `json:"why,omitempty"`
+	Bytes int64  `json:"bytes"`
+}
+
+func itemsOf(list []store.Item) []itemFacts {
+	facts := make([]itemFacts, 0, len(list))
+	for _, i := range list {
+		facts = append(facts, itemFacts{i.Kind, i.ID, i.Why, i.Bytes})
+	}
+	return facts
+}
+
+func backEnvGC(ctx context.Context, b *back) error {
+	var q envGCArgs
+	if err := b.args(&q); err != nil {
+		return err
+	}
+	if q.Older < 0 {
+		return exit.Fail(exit.Usage, "", "the age must not be negative")
+	}
+	env, drop, err := b.environment(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer drop()
+	var done store.Report
+	collect := func() ([]audit.Facts, error) {
+		var err error
+		done, err = env.GC(ctx, q.Older, q.DryRun)
+		return []audit.Facts{gcRecord(done)}, err
+	}
+	if q.DryRun {
+		_, err = collect()
+	} else {
+		err = b.recorded(ctx, audit.EvEnvGC, audit.Facts{"older": q.Older.String()}, collect)
+	}
+	if err != nil {
+		return b.envFailure(ctx, err)
+	}
+	f := gcFacts{q.DryRun, itemsOf(done.Removed), itemsOf(done.Kept), done.Bytes}
+	if q.JSON {
+		return b.printJSON(f)
+	}
+	b.printGC(f)
+	return nil
+}
+
+func (b *back) printGC(f gcFacts) {
+	what, verb := "removed", "removed"
+	if f.DryRun {
+		what, verb = "would go", "would be removed"
+	}
+	for _, i := range f.Removed {
+		b.printf("%-8s  %-6s  %s  %s\n", what, i.Kind, safe(i.ID), showBytes(i.Bytes))
+	}
+	for _, i := range f.Kept {
+		if i.Kind == "layer" || i.Kind == "python" { // the rest belongs to these, and is much
+			b.printf("%-8s  %-6s  %s  %s\n", "kept", i.Kind, safe(i.ID), safe(i.Why))
+		}
+	}
+	b.printf("%s %s, %s; %d kept\n", plainCount(len(f.Removed), "item"), verb, showBytes(f.Bytes), len(f.Kept))
+}
+
+// gcRecord is a collection in the log: how much of what, and which layers.
+func gcRecord(r store.Report) audit.Facts {
+	f := audit.Facts{"removed": len(r.Removed), "bytes": r.Bytes}
+	layers := []string{}
+	for _, i := range r.Removed {
+		if i.Kind == "layer" {
+			layers = append(layers, i.ID)
+		}
+	}
+	f["layers"] = layers
+	return f
 }

@@ -83,12 +83,12 @@ func TestClientsThatFlood(t *testing.T) {
 // TestAClientThatReadsAfterAFlood: every answer arrives, once, through the front too.
 func TestAClientThatReadsAfterAFlood(t *testing.T) {
 	state := daemonState(t)
+	a := shared(t, state) // the reads do not wait for a write of the same session
+	a.hello()
+	a.ok("write_file", object{"path": "a", "content": strings.Repeat("0123456789abcdef\n", 2000)})
 	s := serveUnread(t, state, withDaemon)
 	const n = 2500
 	line := func(i int) string {
-		if i == 0 {
-			return requestLine("1000000", "tools/call", callParams("write_file", object{"path": "a", "content": strings.Repeat("0123456789abcdef\n", 2000)}))
-		}
 		p := callParams("read_file", object{"path": "a"})
 		p["_meta"] = object{"padding": strings.Repeat("x", 500)} // buffers on the way hold less of them
 		return requestLine(fmt.Sprint(i), "tools/call", p)
@@ -99,7 +99,7 @@ func TestAClientThatReadsAfterAFlood(t *testing.T) {
 		t.Error("all is taken from a client that does not read")
 	}
 	go s.read()
-	for i := 1; i < n; i++ {
+	for i := range n {
 		s.answer(fmt.Sprint(i))
 	}
 	seen := map[string]bool{}
@@ -111,6 +111,7 @@ func TestAClientThatReadsAfterAFlood(t *testing.T) {
 	}
 	s.torn = false
 	s.end()
+	a.end()
 }
 
 // TestABusySessionHangsUp: a client is missed also when nothing is read from it for

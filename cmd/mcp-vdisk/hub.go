@@ -27,6 +27,7 @@ type hub struct {
 	log    *slog.Logger
 	turns  *tools.Turns // of scripts, whatever disk they are on
 	shared bool         // more than one command may come
+	envs   string       // the environment root
 
 	mu    sync.Mutex // never held while a disk is opened or closed, which may take long
 	disks []*disk    // also those that are being opened or closed
@@ -40,12 +41,12 @@ type hub struct {
 
 // openHub opens a state directory. wait is for how long another process may have
 // it.
-func openHub(ctx context.Context, dir string, set settings, wait time.Duration, log *slog.Logger) (*hub, error) {
-	st, err := openState(ctx, dir, set, wait, log)
+func openHub(ctx context.Context, r front.Request, set settings, wait time.Duration, log *slog.Logger) (*hub, error) {
+	st, err := openState(ctx, r.State, set, wait, log)
 	if err != nil {
 		return nil, err
 	}
-	return &hub{st: st, set: set, log: log, turns: tools.NewTurns(set.limits.Scripts, set.limits.ScriptMemory)}, nil
+	return &hub{st: st, set: set, log: log, envs: envRoot(r, set), turns: tools.NewTurns(set.limits.Scripts, set.limits.ScriptMemory)}, nil
 }
 
 // Close closes the disks that are open for no reason but their jobs, and the
@@ -60,6 +61,7 @@ func (h *hub) Close() error {
 		errs = append(errs, d.close())
 	}
 	if h.box != nil {
+		errs = append(errs, h.python.Close())
 		h.box.Close()
 	}
 	return errors.Join(append(errs, h.st.Close())...)
@@ -76,7 +78,12 @@ func (h *hub) sandbox(ctx context.Context) (*sandboxrun.Runner, *pyenv.Env, erro
 	if err != nil {
 		return nil, nil, err
 	}
-	h.box, h.python = box, pyenv.New(pyenv.Find(), box)
+	python, err := pyenv.Open(h.envOptions(box))
+	if err != nil {
+		box.Close()
+		return nil, nil, err
+	}
+	h.box, h.python = box, python
 	return h.box, h.python, nil
 }
 

@@ -43,11 +43,29 @@ func runTests(m *testing.M) int {
 	}
 	defer removeTree(scratch)
 	defer endDaemons()
+	if err := shareEnvs(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	if program, err = built(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return m.Run()
+}
+
+// shareEnvs lets all state directories have one environment root, so that the
+// interpreter is made once and not by every test.
+func shareEnvs() error {
+	dir := filepath.Join(scratch, "envs")
+	err := os.Mkdir(dir, 0o700)
+	if err == nil && isRoot() {
+		err = os.Chown(dir, 60700, 60700) // what servers of root become
+	}
+	if err == nil {
+		err = os.Setenv("MCP_VDISK_ENVS", dir)
+	}
+	return err
 }
 
 // built returns the program. Where the Go tool or its caches are out of reach it

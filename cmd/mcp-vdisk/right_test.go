@@ -35,7 +35,7 @@ func newTrialHub(t testing.TB) *trialHub {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := openHub(t.Context(), filepath.Join(t.TempDir(), "state"), set, time.Second, slog.New(slog.DiscardHandler))
+	h, err := openHub(t.Context(), front.Request{State: filepath.Join(t.TempDir(), "state")}, set, time.Second, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

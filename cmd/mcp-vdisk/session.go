@@ -59,6 +59,9 @@ func (s *session) begin(ctx context.Context, b *back, limits tools.Limits) error
 		return err
 	}
 	flags, who := b.req.Session, b.operator(audit.Facts{})
+	if b.req.Verb == "serve" { // its first script need not wait for the interpreter then
+		python.Warm()
+	}
 	if flags.Exclusive {
 		if s.sole, err = b.claim(ctx, s.d, who); err != nil {
 			return err

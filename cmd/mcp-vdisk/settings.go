@@ -4,21 +4,25 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"path/filepath"
 	"slices"
 	"sort"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/BurntSushi/toml"
 
 	"github.com/mcp-vdisk/mcp-vdisk/audit"
 	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/exit"
+	"github.com/mcp-vdisk/mcp-vdisk/pyenv/lock"
 	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
 	"github.com/mcp-vdisk/mcp-vdisk/tools"
 )
 
-// settings are the limits of one state directory, from its config.toml.
+// settings are the limits of one state directory, and its Python, from its config.toml.
 type settings struct {
 	imageBytes, imageEntries int64
 	limits                   tools.Limits
@@ -26,6 +30,16 @@ type settings struct {
 	unixSockets              bool
 	minFree                  int64
 	idle                     time.Duration // after which a daemon that nobody needs ends
+	env                      envSettings
+}
+
+// envSettings say which Python scripts get, and where it is kept.
+type envSettings struct {
+	root     string // "" is envs in the state directory
+	python   string // a directory or, with sha256, an archive
+	sha256   string
+	pipWheel string
+	strict   bool // compare every file before each run
 }
 
 // kind of a setting's value.
@@ -36,6 +50,8 @@ const (
 	countKind                // a whole number
 	durationKind             // "90s", "1m30s"
 	choiceKind               // one of a few words
+	pathKind                 // an absolute path, or ""
+	digestKind               // a SHA-256 in hexadecimal, or ""
 )
 
 // setting is one key of config.toml.
@@ -86,6 +102,11 @@ func table() []setting {
 		{"script.scratch", choiceKind, "memory", 0, 0, []string{"memory", "disk"}, "where a script's changes lie until they are saved", func(s *settings, _ int64, v string) { s.scratch = v }},
 		{"script.unix_sockets", choiceKind, "no", 0, 0, []string{"no", "yes"}, "whether scripts may make AF_UNIX sockets among themselves", func(s *settings, _ int64, v string) { s.unixSockets = v == "yes" }},
 		{"daemon.idle", durationKind, "10m0s", int64(time.Second), int64(30 * 24 * time.Hour), nil, "how long a daemon stays that nobody needs", func(s *settings, v int64, _ string) { s.idle = time.Duration(v) }},
+		{"env.root", pathKind, "", 0, 0, nil, "directory of the Python environments, which several state directories may share; empty: envs in the state directory", func(s *settings, _ int64, v string) { s.env.root = v }},
+		{"env.python", pathKind, "", 0, 0, nil, "Python to give to scripts: a directory or, with env.python_sha256, an archive; empty: that of the system", func(s *settings, _ int64, v string) { s.env.python = v }},
+		{"env.python_sha256", digestKind, "", 0, 0, nil, "SHA-256 of the archive env.python, or of one that mcp-vdisk env python --archive took", func(s *settings, _ int64, v string) { s.env.sha256 = v }},
+		{"env.pip_wheel", pathKind, "", 0, 0, nil, "wheel of pip to find packages with; empty: the one that mcp-vdisk env ensure gets", func(s *settings, _ int64, v string) { s.env.pipWheel = v }},
+		{"env.verify", choiceKind, "owner", 0, 0, []string{"owner", "strict"}, "what is looked at before each script: owner and modes, or strict: every file of its Python and packages", func(s *settings, _ int64, v string) { s.env.strict = v == "strict" }},
 		{"audit.min_free", sizeKind, "64MiB", audit.MinOpenFree, maxSize, nil, "free space below which calls are refused", n(func(s *settings) *int64 { return &s.minFree })},
 	}
 }
@@ -179,7 +200,15 @@ func (d setting) parse(raw any) (int64, string, error) {
 			return 0, "", fmt.Errorf("must be one of %q, is %v", d.choices, raw)
 		}
 		return 0, text, nil
-	case isNum && d.kind != durationKind:
+	case isText && d.kind == pathKind:
+		return 0, text, checkPath(text)
+	case isText && d.kind == digestKind:
+		text = strings.ToLower(text)
+		if text != "" && !lock.ValidSHA256(text) {
+			return 0, "", fmt.Errorf("must be 64 hexadecimal digits, is %q", text)
+		}
+		return 0, text, nil
+	case isNum && (d.kind == sizeKind || d.kind == countKind):
 		v = num
 	case isText && d.kind == sizeKind:
 		v, err = parseSize(text)
@@ -202,8 +231,23 @@ func (d setting) parse(raw any) (int64, string, error) {
 	return v, d.show(v), err
 }
 
+// checkPath takes "" or a clean absolute path. It is not looked at: whoever sets it
+// may be another user than the one who uses it.
+func checkPath(p string) error {
+	const most = 1024
+	switch {
+	case p == "":
+		return nil
+	case !filepath.IsAbs(p) || filepath.Clean(p) != p || p == "/":
+		return fmt.Errorf("must be an absolute path without \"..\" and the like, is %q", p)
+	case len(p) > most || !utf8.ValidString(p) || strings.ContainsFunc(p, unicode.IsControl):
+		return fmt.Errorf("must be a path in UTF-8 without control characters, of at most %d bytes", most)
+	}
+	return nil
+}
+
 func (k kind) String() string {
-	return [...]string{"a size such as \"64MiB\"", "a whole number", "a duration such as \"90s\"", "a word"}[k]
+	return [...]string{"a size such as \"64MiB\"", "a whole number", "a duration such as \"90s\"", "a word", "an absolute path", "a SHA-256"}[k]
 }
 
 func (d setting) show(v int64) string {

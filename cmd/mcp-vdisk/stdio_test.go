@@ -536,7 +536,7 @@ func TestSizeOfTheProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("the program is %.1f MB", float64(info.Size())/1e6)
-	if info.Size() > 20_000_000 {
-		t.Errorf("the program is %d bytes, at most 20 MB may be", info.Size())
+	if info.Size() > 24_000_000 {
+		t.Errorf("the program is %d bytes, at most 24 MB may be", info.Size())
 	}
 }

@@ -24,6 +24,7 @@ type Caller struct {
 	RunAs    string // --run-as
 	Image    string // --image
 	NoDaemon bool   // --no-daemon
+	Envs     string // in the place of $MCP_VDISK_ENVS
 
 	// Back serves the request of a connection, Here one of this very process, on
 	// its own streams.

@@ -27,6 +27,10 @@ func (a *Caller) reach(ctx context.Context, r Request) (*Frames, func(), error) 
 	if a.Alone() || r.NoState {
 		return a.startBack(ctx, r)
 	}
+	if r.Long {
+		conn, err := a.Ensure(ctx, r, true)
+		return conn, func() {}, err
+	}
 	conn, err := a.dialOurs(r)
 	if conn != nil || err != nil {
 		return conn, func() {}, err

@@ -23,9 +23,10 @@ import (
 // Request is what the front asks of the back.
 type Request struct {
 	Verb       string          `json:"verb"`
-	State      string          `json:"state"`       // absolute
-	Config     string          `json:"config"`      // text of config.toml
-	ConfigName string          `json:"config_name"` // what errors call it
+	State      string          `json:"state"`          // absolute
+	Config     string          `json:"config"`         // text of config.toml
+	ConfigName string          `json:"config_name"`    // what errors call it
+	Envs       string          `json:"envs,omitempty"` // where Python environments are, unless the configuration says so
 	Image      ImageRef        `json:"image"`
 	Session    SessionFlags    `json:"session"`
 	Get        []string        `json:"get,omitempty"`      // flags by which `image get` reaches the same disk
@@ -34,6 +35,10 @@ type Request struct {
 	Hold       *Hold           `json:"hold,omitempty"`     // of an exclusive session; nil from a front that keeps none
 	Front      Peer            `json:"front"`              // who asks, as it says itself
 	Args       json.RawMessage `json:"args,omitempty"`     // of the verb
+
+	// Long says that it takes so long that others must be able to use the state
+	// directory meanwhile: a daemon is started for it, unless none is wanted.
+	Long bool `json:"-"`
 }
 
 // Hold is the lease of an exclusive session. Its daemon tells the front, which tells
@@ -91,6 +96,16 @@ func (a *Caller) StateDir() (string, error) {
 		return "", exit.Fail(exit.Usage, "pass --state DIR", "HOME is not set, so there is no default state directory")
 	}
 	return absolute("state directory", dir)
+}
+
+// envsDir is where Python environments are by the environment, "" when it says
+// nothing.
+func (a *Caller) envsDir() (string, error) {
+	dir := cmp.Or(a.Envs, os.Getenv("MCP_VDISK_ENVS"))
+	if dir == "" {
+		return "", nil
+	}
+	return absolute("directory of Python environments", dir)
 }
 
 // absolute is the path of what as the request names it. JSON has only UTF-8: any
@@ -161,6 +176,9 @@ func (a *Caller) NewRequest(verb string, args any) (Request, error) {
 	r := Request{Verb: verb, State: state, ConfigName: ConfigPath(state), Front: ourselves()}
 	if r.Config, err = ReadConfig(r.ConfigName); err != nil {
 		return Request{}, exit.Fail(exit.State, "", "%s: %s", r.ConfigName, ErrText(err))
+	}
+	if r.Envs, err = a.envsDir(); err != nil {
+		return Request{}, err
 	}
 	if a.Image != "" {
 		if r.Image, err = ParseImage(a.Image); err != nil {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/mcp-vdisk/mcp-vdisk/pyenv/indextest"
+	"github.com/mcp-vdisk/mcp-vdisk/pyenv/pyenvtest"
 	"github.com/mcp-vdisk/mcp-vdisk/pyenv/wheeltest"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace/hostos"
 )
@@ -52,11 +53,11 @@ func onFullDisk(t *testing.T, dir string) {
 	p := &place{t: t, root: filepath.Join(dir, "envs")}
 	p.open()
 	big := wheels()
-	big[1].Files = append(big[1].Files, wheeltest.File{Name: "beta/data", Body: noise(2 << 20)})
+	big[1].Files = append(big[1].Files, wheeltest.File{Name: "beta/data", Body: pyenvtest.Noise(2 << 20)})
 	x := index(t, indextest.Options{}, big...)
 	ballast := filepath.Join(dir, "ballast")
 
-	fill(t, dir, ballast, 4<<20) // no room for the interpreter
+	pyenvtest.Fill(t, dir, ballast, 4<<20) // no room for the interpreter
 	_, err := p.Ensure(t.Context(), at(x))
 	p.refused(err, ErrDiskFull)
 	if got := prints(t, p.Env, "import sys; print(sys.executable)"); got != "/usr/bin/python3" {
@@ -68,7 +69,7 @@ func onFullDisk(t *testing.T, dir string) {
 	}
 	full := 0
 	for room := int64(0); ; room += 5 << 19 { // room for some of the wheels, or of the layer
-		fill(t, dir, ballast, room)
+		pyenvtest.Fill(t, dir, ballast, room)
 		rep, err := p.Ensure(t.Context(), at(x))
 		if err == nil {
 			p.isCurrent(rep)
@@ -85,28 +86,4 @@ func onFullDisk(t *testing.T, dir string) {
 		t.Errorf("it failed %d times only", full)
 	}
 	prints(t, p.Env, "import alpha, beta.part")
-}
-
-// fill takes all room of a file system but so many bytes.
-func fill(t *testing.T, dir, ballast string, room int64) {
-	t.Helper()
-	if err := os.Remove(ballast); err != nil && !errors.Is(err, os.ErrNotExist) {
-		t.Fatal(err)
-	}
-	free, _, err := hostos.Free(dir)
-	must(t, err)
-	must(t, os.WriteFile(ballast, make([]byte, int64(free)-room), 0o600))
-}
-
-// noise cannot be packed.
-func noise(n int) string {
-	b := make([]byte, n)
-	x := uint32(1)
-	for i := range b {
-		x ^= x << 13
-		x ^= x >> 17
-		x ^= x << 5
-		b[i] = byte(x)
-	}
-	return string(b)
 }

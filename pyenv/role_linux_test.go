@@ -1,16 +1,13 @@
 package pyenv
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
-	"io"
 	"os"
-	"os/exec"
 	"testing"
 	"testing/fstest"
 
+	"github.com/mcp-vdisk/mcp-vdisk/pyenv/pyenvtest"
 	"github.com/mcp-vdisk/mcp-vdisk/pyenv/resolve"
 	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
 )
@@ -71,46 +68,18 @@ func (r role) play(out *told) (err error) {
 			return
 		}
 		if calls++; calls == r.Nth {
-			die()
+			pyenvtest.Die()
 		}
 	}})
 	return err
 }
 
-// die is a SIGKILL from which nothing can be saved.
-func die() {
-	p, err := os.FindProcess(os.Getpid())
-	if err == nil {
-		err = p.Kill()
-	}
-	if err != nil {
-		panic(err)
-	}
-	select {}
-}
-
 // start starts a child; wait returns what it says. killed tells that it died.
 func (r role) start(t testing.TB) (wait func() (out told, killed bool)) {
 	t.Helper()
-	text, err := json.Marshal(r)
-	must(t, err)
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), roleEnv+"="+string(text))
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	must(t, cmd.Start())
+	end := pyenvtest.Start(t, roleEnv, r)
 	return func() (out told, killed bool) {
-		err := cmd.Wait()
-		var exit *exec.ExitError
-		if errors.As(err, &exit) && exit.ExitCode() < 0 {
-			return out, true
-		}
-		if err := json.NewDecoder(&stdout).Decode(&out); err != nil && !errors.Is(err, io.EOF) {
-			t.Fatal(err)
-		}
-		if err != nil {
-			t.Fatalf("child: %v: %s", err, stderr.String())
-		}
-		return out, false
+		killed = end(&out)
+		return out, killed
 	}
 }

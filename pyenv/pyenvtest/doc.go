@@ -6,5 +6,8 @@
 // and says why. [Dir] is for what tests share and is removed at the end. Every
 // package has a user of its own, for their tests run at the same time.
 //
+// [Start] plays a role of a test in a process of its own, which may [Die]; [Fill] makes a
+// disk full.
+//
 // It is for tests only. No other code imports it.
 package pyenvtest

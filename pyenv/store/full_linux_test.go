@@ -78,7 +78,7 @@ func onFullDisk(t *testing.T, dir string) {
 	py := new(python.Interpreter)
 	must(t, json.Unmarshal([]byte(os.Getenv(pythonEnv)), py))
 	p := &place{t, pyenvtest.Box(t), py, openRoot(t, filepath.Join(dir, "envs"))}
-	big := wheeltest.Wheel{Name: "big", Files: []wheeltest.File{{Name: "big/__init__.py"}, {Name: "big/data", Body: noise(1 << 20)}}}
+	big := wheeltest.Wheel{Name: "big", Files: []wheeltest.File{{Name: "big/__init__.py"}, {Name: "big/data", Body: pyenvtest.Noise(1 << 20)}}}
 	for i := range 40 {
 		big.Files = append(big.Files, wheeltest.File{Name: "big/m" + string(rune('a'+i%26)) + string(rune('a'+i/26)) + ".py", Body: "x = '" + strings.Repeat("z", 4000) + "'\n"})
 	}
@@ -86,7 +86,7 @@ func onFullDisk(t *testing.T, dir string) {
 	ballast := filepath.Join(dir, "ballast")
 	stages := map[Stage]int{}
 	for room := int64(0); ; room += 96 << 10 {
-		fill(t, dir, ballast, room)
+		pyenvtest.Fill(t, dir, ballast, room)
 		var last Stage
 		layer, err := p.Build(t.Context(), Build{Lock: l, Python: p.py, Box: p.box, Progress: func(s Step) { last = s.Stage }})
 		if err == nil {
@@ -105,34 +105,10 @@ func onFullDisk(t *testing.T, dir string) {
 	if stages[""]+stages[StageOpen] == 0 || stages[StageUnpack] == 0 || stages[StageCompile] == 0 {
 		t.Errorf("it did not fail in all stages: %v", stages)
 	}
-	fill(t, dir, ballast, 4<<10)
+	pyenvtest.Fill(t, dir, ballast, 4<<10)
 	other := simple("other", "1").Bytes()
 	pkg := packageOf(t, simple("other", "1").FileName(), other)
-	if err := p.AddWheel(t.Context(), strings.NewReader(noise(64<<10)), pkg.SHA256, 64<<10); !errors.Is(err, ErrDiskFull) || len(left(t, p.Root)) > 0 {
+	if err := p.AddWheel(t.Context(), strings.NewReader(pyenvtest.Noise(64<<10)), pkg.SHA256, 64<<10); !errors.Is(err, ErrDiskFull) || len(left(t, p.Root)) > 0 {
 		t.Errorf("a wheel: %v, left %q", err, left(t, p.Root))
 	}
-}
-
-// fill takes all room of a file system but so many bytes.
-func fill(t *testing.T, dir, ballast string, room int64) {
-	t.Helper()
-	if err := os.Remove(ballast); err != nil && !errors.Is(err, os.ErrNotExist) {
-		t.Fatal(err)
-	}
-	free, _, err := hostos.Free(dir)
-	must(t, err)
-	must(t, os.WriteFile(ballast, make([]byte, int64(free)-room), 0o600))
-}
-
-// noise cannot be packed.
-func noise(n int) string {
-	b := make([]byte, n)
-	x := uint32(1)
-	for i := range b {
-		x ^= x << 13
-		x ^= x >> 17
-		x ^= x << 5
-		b[i] = byte(x)
-	}
-	return string(b)
 }

@@ -1,19 +1,16 @@
 package store
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/mcp-vdisk/mcp-vdisk/pyenv/lock"
+	"github.com/mcp-vdisk/mcp-vdisk/pyenv/pyenvtest"
 	"github.com/mcp-vdisk/mcp-vdisk/pyenv/python"
 	"github.com/mcp-vdisk/mcp-vdisk/pyenv/wheeltest"
 	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
@@ -81,7 +78,7 @@ func (r role) play(out *told) error {
 			go r.dieMidway()
 		}
 		if out.Calls++; out.Calls == r.KillAt {
-			die()
+			pyenvtest.Die()
 		}
 	}})
 	if err == nil {
@@ -94,21 +91,9 @@ func (r role) play(out *told) error {
 func (r role) dieMidway() {
 	for {
 		if found, _ := filepath.Glob(filepath.Join(r.Root, layersDir, tmpPrefix+"*", "site-packages", "*", "__pycache__", "*.pyc")); len(found) > 0 {
-			die()
+			pyenvtest.Die()
 		}
 	}
-}
-
-// die is a SIGKILL from which nothing can be saved.
-func die() {
-	p, err := os.FindProcess(os.Getpid())
-	if err == nil {
-		err = p.Kill()
-	}
-	if err != nil {
-		panic(err)
-	}
-	select {}
 }
 
 // suicidal is a file that kills who reads it to its end.
@@ -116,7 +101,7 @@ type suicidal struct{ size int }
 
 func (s *suicidal) Read(b []byte) (int, error) {
 	if s.size <= 0 {
-		die()
+		pyenvtest.Die()
 	}
 	s.size -= len(b)
 	return len(b), nil
@@ -125,26 +110,10 @@ func (s *suicidal) Read(b []byte) (int, error) {
 // start starts a child; wait returns what it says. killed tells that it died.
 func (r role) start(t testing.TB) (wait func() (out told, killed bool)) {
 	t.Helper()
-	text, err := json.Marshal(r)
-	must(t, err)
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), roleEnv+"="+string(text))
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	must(t, cmd.Start())
+	end := pyenvtest.Start(t, roleEnv, r)
 	return func() (out told, killed bool) {
-		err := cmd.Wait()
-		var exit *exec.ExitError
-		if errors.As(err, &exit) && exit.ExitCode() < 0 {
-			return out, true
-		}
-		if err := json.NewDecoder(&stdout).Decode(&out); err != nil && !errors.Is(err, io.EOF) {
-			t.Fatal(err)
-		}
-		if err != nil {
-			t.Fatalf("child: %v: %s", err, stderr.String())
-		}
-		return out, false
+		killed = end(&out)
+		return out, killed
 	}
 }
 

@@ -18,7 +18,7 @@ func (e *Env) compare(ctx context.Context, s Setup) error {
 		return err
 	}
 	if len(faults) > 0 {
-		return altered("the Python "+s.ID, len(faults), faults[0].Path, string(faults[0].Kind))
+		return altered("the Python "+s.ID, faults)
 	}
 	root, err := e.store()
 	if err != nil {
@@ -34,17 +34,17 @@ func (e *Env) compare(ctx context.Context, s Setup) error {
 			return err
 		}
 		if len(faults) > 0 {
-			return altered("layer "+id, len(faults), faults[0].Path, string(faults[0].Kind))
+			return altered("layer "+id, faults)
 		}
 	}
 	return nil
 }
 
-func altered(what string, n int, path, kind string) *Error {
+func altered(what string, faults []Fault) *Error {
 	differ := "one file of it differs"
-	if n > 1 {
+	if n := len(faults); n > 1 {
 		differ = fmt.Sprintf("%d files of it differ", n)
 	}
 	return &Error{Code: ErrChanged, Sentence: fmt.Sprintf("%s is not as it was made: %s, and the setting env.verify has no script run with it", what, differ),
-		Hint: "mcp-vdisk env ensure --repair makes it again; mcp-vdisk env doctor names what differs", Detail: fmt.Sprintf("%s is %s", path, kind)}
+		Hint: "mcp-vdisk env ensure --repair makes it again; mcp-vdisk env doctor names what differs", Detail: first(faults)}
 }

@@ -29,7 +29,7 @@ func TestCase52Interpreter(t *testing.T) {
 	ill, err := p.Doctor(t.Context(), false)
 	must(t, err)
 	if len(ill.Problems) != 1 || !strings.Contains(ill.Problems[0], rep.Python) || !strings.Contains(ill.Problems[0], file+" is changed") ||
-		!strings.Contains(ill.Problems[0], "mcp-vdisk env ensure --repair makes it again") || ill.Pythons[0].Faults[0] != (Fault{file, "changed"}) {
+		!strings.Contains(ill.Problems[0], "mcp-vdisk env ensure --repair makes it again") || ill.Pythons[0].Faults[0] != (Fault{Path: file, Kind: "changed"}) {
 		t.Errorf("%q %+v", ill.Problems, ill.Pythons)
 	}
 	if again := p.ensure(nowhere(t)); again.Remade {
@@ -69,7 +69,7 @@ func TestCase52EarlierPython(t *testing.T) {
 	must(t, os.Remove(filepath.Join(p.root, "python", ids[0], "MANIFEST")))
 	rep, err := p.Doctor(t.Context(), false)
 	must(t, err)
-	if len(rep.Problems) != 1 || !strings.Contains(strings.Join(rep.Notes, "\n"), "an earlier version of mcp-vdisk") || rep.Pythons[0].Faults[0] != (Fault{"MANIFEST", "missing"}) {
+	if len(rep.Problems) != 1 || !strings.Contains(strings.Join(rep.Notes, "\n"), "an earlier version of mcp-vdisk") || rep.Pythons[0].Faults[0] != (Fault{Path: "MANIFEST", Kind: "missing"}) {
 		t.Errorf("%q %q %+v", rep.Problems, rep.Notes, rep.Pythons)
 	}
 	q := at(index(t, indextest.Options{}, wheels()...))

@@ -46,11 +46,8 @@ type LayerReport struct {
 	Faults []Fault `json:"faults"`
 }
 
-// Fault is a file that is not as it was built.
-type Fault struct {
-	Path string `json:"path"` // in the layer, or the directory of the interpreter
-	Kind string `json:"kind"` // "changed", "missing", "additional", "mode", "unreadable"
-}
+// Fault is a file of a layer or an interpreter that is not as it was made.
+type Fault = python.Fault
 
 // Doctor looks at everything: which interpreter and why, whether it holds, every file
 // of it and of the base layer (strict: of every layer), fonts, the resolver. It takes
@@ -182,14 +179,11 @@ func (e *Env) examinePythons(ctx context.Context, root *store.Root, rep *DoctorR
 		if err != nil {
 			return false, err
 		}
-		r := LayerReport{ID: id, Faults: []Fault{}}
+		r := LayerReport{ID: id, Faults: append([]Fault{}, faults...)}
 		r.Files, r.Bytes = python.Size(root.Dir(), id)
-		for _, f := range faults {
-			r.Faults = append(r.Faults, Fault{f.Path, string(f.Kind)})
-		}
 		rep.Pythons = append(rep.Pythons, r)
 		if len(faults) > 0 {
-			rep.problem("the Python %s is not as it was made: %s; mcp-vdisk env ensure --repair makes it again", id, first(r.Faults))
+			rep.problem("the Python %s is not as it was made: %s; mcp-vdisk env ensure --repair makes it again", id, first(faults))
 		}
 		if len(faults) > 0 && r.Files == 0 {
 			rep.note("the Python %s has no manifest to compare it with; those that an earlier version of mcp-vdisk made have none", id)
@@ -241,9 +235,8 @@ func (e *Env) layersToExamine(root *store.Root, strict bool, rep *DoctorReport) 
 func (e *Env) examineLayer(ctx context.Context, root *store.Root, id string, rep *DoctorReport) error {
 	l, err := root.Layer(id)
 	if err != nil {
-		var damaged *Error
-		errors.As(e.unusable(id, err), &damaged)
-		rep.Layers = append(rep.Layers, LayerReport{ID: id, Faults: []Fault{{"manifest.json", string(store.Missing)}}})
+		damaged := unusable(id, err)
+		rep.Layers = append(rep.Layers, LayerReport{ID: id, Faults: []Fault{{Path: "manifest.json", Kind: store.Missing}}})
 		rep.problem("%s (%s); %s", damaged.Sentence, sentence(err), damaged.Hint)
 		return nil
 	}
@@ -251,13 +244,9 @@ func (e *Env) examineLayer(ctx context.Context, root *store.Root, id string, rep
 	if err != nil {
 		return err
 	}
-	r := LayerReport{ID: id, Files: len(l.Manifest.Files), Bytes: l.Manifest.Size, Faults: []Fault{}}
-	for _, f := range faults {
-		r.Faults = append(r.Faults, Fault{f.Path, string(f.Kind)})
-	}
-	rep.Layers = append(rep.Layers, r)
+	rep.Layers = append(rep.Layers, LayerReport{ID: id, Files: len(l.Manifest.Files), Bytes: l.Manifest.Size, Faults: append([]Fault{}, faults...)})
 	if len(faults) > 0 {
-		rep.problem("layer %s is not as it was built: %s; mcp-vdisk env ensure --repair builds it again", id, first(r.Faults))
+		rep.problem("layer %s is not as it was built: %s; mcp-vdisk env ensure --repair builds it again", id, first(faults))
 	}
 	return nil
 }

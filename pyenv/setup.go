@@ -163,7 +163,7 @@ func (e *Env) based(ctx context.Context, root *store.Root) (set attach.Set, lock
 	}
 	layer, err := root.Layer(cur.Layer)
 	if err != nil {
-		return set, "", nil, e.unusable(cur.Layer, err)
+		return set, "", nil, unusable(cur.Layer, err)
 	}
 	leave, err := python.Use(root.Dir(), it.ID)
 	if err != nil {
@@ -178,7 +178,7 @@ func (e *Env) based(ctx context.Context, root *store.Root) (set attach.Set, lock
 }
 
 // unusable says that the layer which is current is not there, or not whole.
-func (e *Env) unusable(id string, err error) error {
+func unusable(id string, err error) *Error {
 	return &Error{
 		Code: ErrChanged, Sentence: fmt.Sprintf("the base layer %s cannot be used: its directory or its manifest is gone or damaged", id),
 		Hint: "mcp-vdisk env ensure builds it again", Detail: err.Error(),

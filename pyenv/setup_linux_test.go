@@ -200,7 +200,7 @@ func TestCase52(t *testing.T) {
 	must(t, os.Chmod(file, 0o444))
 	ill, err := p.Doctor(t.Context(), false)
 	must(t, err)
-	if len(ill.Problems) != 1 || !strings.Contains(ill.Problems[0], rep.Base) || !strings.Contains(ill.Problems[0], "site-packages/gamma/__init__.py") || ill.Layers[0].Faults[0] != (Fault{"site-packages/gamma/__init__.py", "changed"}) {
+	if len(ill.Problems) != 1 || !strings.Contains(ill.Problems[0], rep.Base) || !strings.Contains(ill.Problems[0], "site-packages/gamma/__init__.py") || ill.Layers[0].Faults[0] != (Fault{Path: "site-packages/gamma/__init__.py", Kind: "changed"}) {
 		t.Errorf("%q %+v", ill.Problems, ill.Layers)
 	}
 	q := nowhere(t)
@@ -281,7 +281,7 @@ func TestSettingsThatCannotBeUsed(t *testing.T) {
 	must(t, os.Remove(filepath.Join(p.root, "layers", rep.Base, "manifest.json")))
 	doc, err := p.Doctor(t.Context(), false)
 	must(t, err)
-	if len(doc.Layers) != 1 || !slices.Equal(doc.Layers[0].Faults, []Fault{{"manifest.json", "missing"}}) || !strings.Contains(strings.Join(doc.Problems, "\n"), "mcp-vdisk env ensure builds it again") {
+	if len(doc.Layers) != 1 || !slices.Equal(doc.Layers[0].Faults, []Fault{{Path: "manifest.json", Kind: "missing"}}) || !strings.Contains(strings.Join(doc.Problems, "\n"), "mcp-vdisk env ensure builds it again") {
 		t.Errorf("%q %+v", doc.Problems, doc.Layers)
 	}
 }

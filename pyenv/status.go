@@ -17,6 +17,7 @@ type Status struct {
 	Degraded string `json:"degraded,omitempty"` // why it is less than it could be
 
 	Base      string    `json:"base"`       // id of the base layer that is current, "" for none
+	Lock      string    `json:"lock"`       // id of its lock, "" unless BaseReady
 	BaseReady bool      `json:"base_ready"` // it is what a script gets
 	Packages  []Package `json:"packages"`   // of the layers, sorted by name
 	Layers    []string  `json:"layers"`     // ids
@@ -109,7 +110,7 @@ func (e *Env) tellBase(st *Status) (*python.Interpreter, error) {
 	if err != nil {
 		return nil, err
 	}
-	st.BaseReady, st.Layers = true, []string{layer.ID}
+	st.BaseReady, st.Lock, st.Layers = true, cur.Lock, []string{layer.ID}
 	st.Packages = packagesOf(layer)
 	return it, nil
 }

@@ -55,7 +55,6 @@ type envFacts struct {
 	Disk string `json:"disk,omitempty"`
 	Root string `json:"root"`
 	pyenv.Status
-	Lock    string     `json:"lock"` // of the base layer
 	Running []jobFacts `json:"running"`
 }
 
@@ -82,28 +81,11 @@ func backEnvStatus(ctx context.Context, b *back) error {
 	if f.Status, err = python.Status(ctx); err != nil {
 		return err
 	}
-	if f.BaseReady {
-		f.Lock = b.currentLock()
-	}
 	if q.JSON {
 		return b.printJSON(f)
 	}
 	b.printEnv(f)
 	return nil
-}
-
-// currentLock is the id of the lock of the base layer, "" without one.
-func (b *back) currentLock() string {
-	root, err := store.Open(b.envs())
-	if err != nil {
-		return ""
-	}
-	defer root.Close()
-	c, err := root.Current()
-	if err != nil {
-		return ""
-	}
-	return c.Lock
 }
 
 func (b *back) printEnv(f envFacts) {

@@ -12,10 +12,16 @@ import (
 	"slices"
 )
 
-// Fault is one difference between an interpreter and its manifest.
+// Fault is one difference between what was made, an interpreter or a layer, and its
+// manifest.
 type Fault struct {
-	Path string // in python/<id>: what the sandbox shows begins with "prefix/"
-	Kind FaultKind
+	Path string    `json:"path"` // in python/<id>, where what the sandbox shows begins with "prefix/"; or in the layer
+	Kind FaultKind `json:"kind"`
+}
+
+// Compare sorts faults by path, and those of one path by kind.
+func (f Fault) Compare(o Fault) int {
+	return cmp.Or(cmp.Compare(f.Path, o.Path), cmp.Compare(f.Kind, o.Kind))
 }
 
 // FaultKind says what differs.
@@ -66,9 +72,7 @@ func Verify(ctx context.Context, root, id string) ([]Fault, error) {
 		return nil, fmt.Errorf("verify the Python %s: %w", id, err)
 	}
 	v.missing(m)
-	slices.SortFunc(v.faults, func(a, b Fault) int {
-		return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Kind, b.Kind))
-	})
+	slices.SortFunc(v.faults, Fault.Compare)
 	return v.faults, nil
 }
 

@@ -273,12 +273,12 @@ func TestCase52ChangedFiles(t *testing.T) {
 	must(t, err)
 	minor := strings.TrimPrefix(l.Python.Tag, "cp")
 	want := []Fault{
-		{"bin/odd", Mode}, {"cache/matplotlib/fontlist-v390.json", Changed},
-		{"site-packages/alpha/__init__.py", Changed}, {"site-packages/alpha/data.txt", Changed}, {"site-packages/more", Additional},
-		{"site-packages/odd/bytes.py", Changed}, {"site-packages/odd/empty.py", Mode}, {"site-packages/odd/half", Changed},
-		{"site-packages/odd/half/__pycache__/m.cpython-" + minor + ".pyc", Missing}, {"site-packages/odd/half/__pycache__/notes.txt", Missing},
-		{"site-packages/odd/half/__pycache__/source.py", Missing}, {"site-packages/odd/half/m.py", Missing},
-		{"site-packages/odd/latin.py", Changed}, {"site-packages/odd/sub", Mode}, {"site-packages/odd/warns.py", Missing}, {"site-packages/sitecustomize.py", Additional},
+		{Path: "bin/odd", Kind: Mode}, {Path: "cache/matplotlib/fontlist-v390.json", Kind: Changed},
+		{Path: "site-packages/alpha/__init__.py", Kind: Changed}, {Path: "site-packages/alpha/data.txt", Kind: Changed}, {Path: "site-packages/more", Kind: Additional},
+		{Path: "site-packages/odd/bytes.py", Kind: Changed}, {Path: "site-packages/odd/empty.py", Kind: Mode}, {Path: "site-packages/odd/half", Kind: Changed},
+		{Path: "site-packages/odd/half/__pycache__/m.cpython-" + minor + ".pyc", Kind: Missing}, {Path: "site-packages/odd/half/__pycache__/notes.txt", Kind: Missing},
+		{Path: "site-packages/odd/half/__pycache__/source.py", Kind: Missing}, {Path: "site-packages/odd/half/m.py", Kind: Missing},
+		{Path: "site-packages/odd/latin.py", Kind: Changed}, {Path: "site-packages/odd/sub", Kind: Mode}, {Path: "site-packages/odd/warns.py", Kind: Missing}, {Path: "site-packages/sitecustomize.py", Kind: Additional},
 	}
 	if !slices.Equal(faults, want) {
 		t.Errorf("have %q\nwant %q", faults, want)

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -14,26 +13,25 @@ import (
 	"runtime"
 	"slices"
 
+	"github.com/mcp-vdisk/mcp-vdisk/pyenv/python"
 	"github.com/mcp-vdisk/mcp-vdisk/pyenv/wheel"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace/hostos"
 )
 
-// Fault is one difference between a layer and its manifest.
-type Fault struct {
-	Path string // in the layer
-	Kind FaultKind
-}
-
-// FaultKind says what differs.
-type FaultKind string
+// Fault is one difference between a layer and its manifest, FaultKind what differs: as
+// of an interpreter.
+type (
+	Fault     = python.Fault
+	FaultKind = python.FaultKind
+)
 
 // The kinds of faults.
 const (
-	Changed    FaultKind = "changed"    // another content or type
-	Missing    FaultKind = "missing"    // listed, and not there
-	Additional FaultKind = "additional" // there, and not listed
-	Mode       FaultKind = "mode"       // other permissions
-	Unreadable FaultKind = "unreadable" // the disk does not give it
+	Changed    = python.Changed
+	Missing    = python.Missing
+	Additional = python.Additional
+	Mode       = python.Mode
+	Unreadable = python.Unreadable
 )
 
 // Verify reads all of a layer and compares it with its manifest. The faults are
@@ -56,9 +54,7 @@ func (r *Root) Verify(ctx context.Context, l *Layer) ([]Fault, error) {
 	for p := range v.files {
 		v.fault(p, Missing)
 	}
-	slices.SortFunc(v.faults, func(a, b Fault) int {
-		return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Kind, b.Kind))
-	})
+	slices.SortFunc(v.faults, Fault.Compare)
 	return v.faults, nil
 }
 

@@ -1,21 +1,16 @@
 package resolve
 
 import (
-	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"log/slog"
 	"net/url"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode"
 
-	"github.com/mcp-vdisk/mcp-vdisk/workspace/hostos"
+	"github.com/mcp-vdisk/mcp-vdisk/pyenv/pipconf"
 )
 
 // Config says where packages come from: what of a person's pip configuration is
@@ -23,34 +18,16 @@ import (
 // secret in it; as text, in logs too, it is never more than [Config.String].
 //
 // The zero value is pip's own default index.
-type Config struct {
-	IndexURL       string   `json:"index_url,omitempty"` // "" = pip's default
-	ExtraIndexURLs []string `json:"extra_index_urls,omitempty"`
-	FindLinks      []string `json:"find_links,omitempty"` // URLs of pages, or absolute paths of directories
-	NoIndex        bool     `json:"no_index,omitempty"`
-	TrustedHosts   []string `json:"trusted_hosts,omitempty"`
-	Proxy          string   `json:"proxy,omitempty"`
-	Timeout        int      `json:"timeout,omitempty"` // seconds for each answer, 1 to 60; 0 = 15
-	Retries        *int     `json:"retries,omitempty"` // 0 to 10; nil = 2
-
-	Cert       []byte `json:"cert,omitempty"`        // PEM, authorities in place of the system's
-	ClientCert []byte `json:"client_cert,omitempty"` // PEM, with its key
-
-	// The proxies of the environment, for what Proxy does not say.
-	HTTPProxy  string `json:"http_proxy,omitempty"`
-	HTTPSProxy string `json:"https_proxy,omitempty"`
-	AllProxy   string `json:"all_proxy,omitempty"`
-	NoProxy    string `json:"no_proxy,omitempty"`
-}
+type Config pipconf.Settings
 
 // Limits of a Config.
 const (
-	maxCert    = 4 << 20 // bytes of a certificate file
-	maxURL     = 4096    // bytes of a URL
-	maxSources = 16      // indexes, and places of links
+	maxCert    = pipconf.MaxCert
+	maxURL     = pipconf.MaxURL
+	maxSources = 16 // indexes, and places of links
 	maxHosts   = 64
-	maxTimeout = 60
-	maxRetries = 10
+	maxTimeout = pipconf.MaxTimeout
+	maxRetries = pipconf.MaxRetries
 )
 
 // String tells what may be told: hosts.
@@ -106,6 +83,23 @@ func (c Config) Indexes() int {
 	return n
 }
 
+// Sources are the indexes and pages of links, without credentials: equal for
+// configurations that ask the same ones. They may name what is nobody else's business,
+// and are not for showing.
+func (c Config) Sources() []string {
+	list := slices.Clone(c.ExtraIndexURLs)
+	if c.NoIndex {
+		list = []string{}
+	} else {
+		list = append(list, "index "+c.IndexURL)
+	}
+	list = append(list, c.FindLinks...)
+	for i, raw := range list {
+		_, list[i], _ = cutUserinfo(raw)
+	}
+	return list
+}
+
 // urls are all that may hold credentials.
 func (c Config) urls() []string {
 	list := append([]string{c.IndexURL, c.Proxy, c.HTTPProxy, c.HTTPSProxy, c.AllProxy}, c.ExtraIndexURLs...)
@@ -124,7 +118,7 @@ func (c Config) check() error {
 		}
 	}
 	for _, l := range c.FindLinks {
-		if !isWeb(l) && !isDir(l) {
+		if !isWeb(l) && !pipconf.IsDir(l) {
 			return bad("find-links", "is neither an http or https URL nor an absolute path")
 		}
 	}
@@ -132,7 +126,7 @@ func (c Config) check() error {
 		return bad("proxy", why)
 	}
 	for _, p := range []string{c.HTTPProxy, c.HTTPSProxy, c.AllProxy} {
-		if !plain(p) || len(p) > maxURL { // of another scheme it may be for other programs
+		if !pipconf.Plain(p) || len(p) > maxURL { // of another scheme it may be for other programs
 			return fail(ErrBadConfig, "a proxy of the environment (http_proxy, https_proxy, all_proxy) is no URL")
 		}
 	}
@@ -154,22 +148,13 @@ func (c Config) check() error {
 	return nil
 }
 
-// plain says whether a text has neither blanks nor control characters, so that it
-// is one value of one line wherever pip reads it.
-func plain(s string) bool {
-	return !strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) })
-}
-
+// isWeb says whether a text is an http or https URL.
 func isWeb(raw string) bool {
-	if !plain(raw) || len(raw) > maxURL {
+	if !pipconf.Plain(raw) || len(raw) > maxURL {
 		return false
 	}
 	u, err := url.Parse(raw)
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != ""
-}
-
-func isDir(p string) bool {
-	return filepath.IsAbs(p) && filepath.Clean(p) == p && p != "/" && len(p) <= maxURL && !strings.ContainsFunc(p, unicode.IsControl)
 }
 
 // badProxyURL says why pip could not use a proxy; "" if it can, or if there is none.
@@ -177,7 +162,7 @@ func badProxyURL(raw string) string {
 	if raw == "" {
 		return ""
 	}
-	if !plain(raw) || len(raw) > maxURL {
+	if !pipconf.Plain(raw) || len(raw) > maxURL {
 		return "is no URL"
 	}
 	_, rest, _ := cutUserinfo(raw)
@@ -208,31 +193,13 @@ func (c Config) readable() error {
 		return fail(ErrBadConfig, "the pip configuration forbids an index (no-index), and its find-links names no place that can be used")
 	}
 	for _, dir := range c.dirs() {
-		if why := unlisted(dir); why != "" {
+		if why := pipconf.Unlisted(dir); why != "" {
 			e := fail(ErrBadConfig, "a directory of the pip setting find-links cannot be used: %s", why)
 			e.Detail = dir
 			return e
 		}
 	}
 	return nil
-}
-
-// unlisted says why the names in a directory cannot be read, "" if they can.
-func unlisted(dir string) string {
-	f, err := os.OpenFile(dir, os.O_RDONLY|hostos.NonBlock, 0)
-	if err == nil {
-		defer f.Close()
-		_, err = f.ReadDir(1)
-	}
-	switch {
-	case err == nil || errors.Is(err, io.EOF):
-		return ""
-	case errors.Is(err, fs.ErrNotExist):
-		return "there is no such directory"
-	case errors.Is(err, fs.ErrPermission):
-		return fmt.Sprintf("it cannot be read by uid %d", os.Geteuid())
-	}
-	return reason(err)
 }
 
 // dirs are the directories of FindLinks.

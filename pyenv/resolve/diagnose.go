@@ -167,7 +167,10 @@ func (a *attempt) conflict(text string) *Error {
 }
 
 func (a *attempt) pinned(c cause, pin string) *Error {
-	owner := or(a.q.PinsOf, "base")
+	owner := "base"
+	if a.q.PinsOf != nil {
+		owner = a.q.PinsOf(c.wants.Name)
+	}
 	e := fail(ErrConflictWithBase, "%s; %s has %s %s", c, owner, c.wants.Name, pin)
 	e.Blocking = Blocking{Name: c.wants.Name, Version: pin, PinnedBy: owner, NeededBy: c.by, Wanted: c.wants.String()}
 	e.Suggestions = []string{"Ask for a version that works with " + c.wants.Name + " " + pin + ".", "An environment of its own (isolated) may have another version; a person decides that."}

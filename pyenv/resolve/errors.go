@@ -28,7 +28,7 @@ type Error struct {
 type Blocking struct {
 	Name     string // normalised
 	Version  string // "" if no version of it will do
-	PinnedBy string // Request.PinsOf when a pin holds the version
+	PinnedBy string // by Request.PinsOf, when a pin holds the version
 	NeededBy string // "name version" of who needs another or needs it at all; "" = it was asked for
 	Wanted   string // the requirement that is not fulfilled, "bar>=2"
 }

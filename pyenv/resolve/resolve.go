@@ -15,11 +15,11 @@ import (
 
 // Request is what is to be resolved.
 type Request struct {
-	Specs  []spec.Requirement // by spec.ParseRequests
-	Pins   map[string]string  // name to version of what is there: no other version of it will do
-	PinsOf string             // who pins, for Blocking.PinnedBy; "" is "base"
-	Cutoff time.Time          // nothing uploaded at or after this time is looked at; zero: anything
-	Sure   bool               // the names are no guesses: an index without one of them is the wrong index
+	Specs  []spec.Requirement  // by spec.ParseRequests
+	Pins   map[string]string   // name to version of what is there: no other version of it will do
+	PinsOf func(string) string // who pins a name, for Blocking.PinnedBy; nil: "base"
+	Cutoff time.Time           // nothing uploaded at or after this time is looked at; zero: anything
+	Sure   bool                // the names are no guesses: an index without one of them is the wrong index
 	Config Config
 }
 

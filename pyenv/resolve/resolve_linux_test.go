@@ -205,7 +205,7 @@ func TestFetchFails(t *testing.T) {
 func TestConflictWithBase(t *testing.T) {
 	everyPip(t, func(t *testing.T, p *Pip) {
 		x := index(t, indextest.Options{}, pkg("foo", "1.0", "bar>=2"), pkg("bar", "1.0"), pkg("bar", "2.0"))
-		q := Request{Specs: specs(t, "foo"), Pins: map[string]string{"bar": "1.0"}, PinsOf: "base-0123456789abcdef", Config: at(x)}
+		q := Request{Specs: specs(t, "foo"), Pins: map[string]string{"bar": "1.0"}, PinsOf: func(string) string { return "base-0123456789abcdef" }, Config: at(x)}
 		_, err := p.Resolve(t.Context(), q)
 		e := refused(t, err, ErrConflictWithBase, "foo 1.0 needs bar>=2", "base-0123456789abcdef has bar 1.0")
 		if want := (Blocking{"bar", "1.0", "base-0123456789abcdef", "foo 1.0", "bar>=2"}); e.Blocking != want {

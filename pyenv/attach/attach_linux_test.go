@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/mcp-vdisk/mcp-vdisk/pyenv/pyenvtest"
@@ -379,5 +380,45 @@ func TestPrepare(t *testing.T) {
 	must(t, os.RemoveAll(filepath.Join(unprepared.root, bootDir)))
 	if _, err := Plan(unprepared.root, Set{Python: unprepared.py}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("without Prepare: %v", err)
+	}
+}
+
+// TestKeepAtOnce: of many who write a file of one text at once, all have the same file:
+// one that another run is about to mount is never replaced.
+func TestKeepAtOnce(t *testing.T) {
+	t.Parallel()
+	for range 20 {
+		e, err := openEnv(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		const many = 16
+		infos := make([]os.FileInfo, many)
+		start := make(chan struct{})
+		var all sync.WaitGroup
+		for i := range many {
+			all.Go(func() {
+				<-start
+				name, err := e.keep("/opt/mcp/layers/x\n")
+				if err == nil {
+					infos[i], err = e.root.Lstat(name)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		close(start)
+		all.Wait()
+		for _, info := range infos {
+			if info != nil && !os.SameFile(info, infos[0]) {
+				t.Fatal("a file was replaced by an equal one")
+			}
+		}
+		names, err := e.list(pthDir)
+		if err != nil || len(names) != 1 {
+			t.Fatalf("%q %v", names, err)
+		}
+		e.close()
 	}
 }

@@ -142,12 +142,11 @@ func (e *env) keep(text string) (name string, err error) {
 	return name, e.put(name, []byte(text), 0o444)
 }
 
-// put makes a file have a content and a mode. What is there and right stays.
+// put makes a file have a content and a mode. What is there and right stays: another run
+// may be about to mount it.
 func (e *env) put(name string, content []byte, mode fs.FileMode) error {
-	if info, err := e.root.Lstat(name); err == nil && info.Mode() == mode {
-		if have, err := e.root.ReadFile(name); err == nil && bytes.Equal(have, content) {
-			return nil
-		}
+	if e.right(name, content, mode) {
+		return nil
 	}
 	tmp := filepath.ToSlash(filepath.Join(filepath.Dir(name), tmpPrefix+rand.Text()))
 	f, err := e.root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -157,12 +156,25 @@ func (e *env) put(name string, content []byte, mode fs.FileMode) error {
 	_, err = f.Write(content)
 	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
 	if err == nil {
-		err = e.root.Rename(tmp, name)
+		err = e.root.Link(tmp, name)
 	}
-	if err != nil {
-		return errors.Join(err, e.root.Remove(tmp))
+	if errors.Is(err, fs.ErrExist) && !e.right(name, content, mode) {
+		return e.root.Rename(tmp, name)
 	}
-	return nil
+	if errors.Is(err, fs.ErrExist) { // another one was first
+		err = nil
+	}
+	return errors.Join(err, e.root.Remove(tmp))
+}
+
+// right says whether a file has a content and a mode.
+func (e *env) right(name string, content []byte, mode fs.FileMode) bool {
+	info, err := e.root.Lstat(name)
+	if err != nil || info.Mode() != mode {
+		return false
+	}
+	have, err := e.root.ReadFile(name)
+	return err == nil && bytes.Equal(have, content)
 }
 
 // tmpPrefix begins the names of files that are being written.

@@ -529,7 +529,7 @@ func TestEveryRuleHasAMutant(t *testing.T) {
 
 // TestMutants: on each mutant its rule fails, and every other rule ends as it
 // does on the good backend. A rule that the mutant no longer declares is skipped
-// for that. A quarter of the other rules is run on each mutant, another quarter
+// for that. An eighth of the other rules is run on each mutant, another eighth
 // on the next; with MCP_VDISK_SOAK all of them.
 func TestMutants(t *testing.T) {
 	good, _ := newBwrap(t, false)
@@ -540,7 +540,7 @@ func TestMutants(t *testing.T) {
 	for i, m := range mutants {
 		t.Run(m.rule, func(t *testing.T) {
 			c := Case{Grace: 5 * time.Second, Only: func(id string) bool {
-				return id == m.rule || os.Getenv("MCP_VDISK_SOAK") != "" || (index[id]+i)%4 == 0
+				return id == m.rule || os.Getenv("MCP_VDISK_SOAK") != "" || (index[id]+i)%8 == 0
 			}}
 			if m.rule == memoryRule && !limitsMemory(good) {
 				t.Skip("SKIP this host has no control group for the tests")

@@ -15,8 +15,7 @@ import (
 // removed, is found by Doctor and mended by Ensure, when no script runs it.
 func TestCase52Interpreter(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
-	rep := p.ensure(at(index(t, indextest.Options{}, wheels()...)))
+	p, rep := newBased(t)
 	well, err := p.Doctor(t.Context(), false)
 	must(t, err)
 	if len(well.Problems) > 0 || len(well.Pythons) != 1 || well.Pythons[0].ID != rep.Python || well.Pythons[0].Files == 0 || len(well.Pythons[0].Faults) > 0 {
@@ -37,7 +36,7 @@ func TestCase52Interpreter(t *testing.T) {
 	}
 	q := nowhere(t)
 	q.Repair = true
-	_, release, err := p.Setup(t.Context())
+	_, release, err := p.Setup(t.Context(), "")
 	must(t, err)
 	_, err = p.Ensure(t.Context(), q)
 	if p.refused(err, ErrInUse, "a script that runs"); !errors.Is(err, python.ErrInUse) {
@@ -101,15 +100,14 @@ func TestCase52Strict(t *testing.T) {
 		"the interpreter is gone": {func(p *place, rep EnsureReport) { must(p.t, os.RemoveAll(filepath.Join(p.root, "python", rep.Python))) }, ErrNotFound, func(EnsureReport) string { return "managed Python" }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPlace(t)
-			rep := p.ensure(at(index(t, indextest.Options{}, wheels()...)))
+			p, rep := newBased(t)
 			p.o.Strict = true
 			if got := prints(t, p.Env, "import gamma, json; print(gamma.version)"); got != "3" {
 				t.Errorf("before: %q", got)
 			}
 			c.change(p, rep)
 			for range 2 {
-				s, _, err := p.Setup(t.Context())
+				s, _, err := p.Setup(t.Context(), "")
 				if p.refused(err, c.code, c.words(rep)); s.Python != "" || len(s.Binds) > 0 {
 					t.Errorf("%+v", s)
 				}
@@ -133,7 +131,7 @@ func TestCase52StrictWithoutPython(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	p.o.Strict, p.o.Prefix = true, "/usr/share"
-	_, _, err := p.Setup(t.Context())
+	_, _, err := p.Setup(t.Context(), "")
 	p.refused(err, ErrNoPython)
 }
 
@@ -146,7 +144,7 @@ func BenchmarkStrict(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			e.o.Strict = strict
 			for b.Loop() {
-				_, release, err := e.Setup(b.Context())
+				_, release, err := e.Setup(b.Context(), "")
 				must(b, err)
 				release()
 			}

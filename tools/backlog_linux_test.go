@@ -66,13 +66,16 @@ func (p *peer) flood(n int, a args) {
 	p.stuck()
 }
 
-// stuck waits until nothing more is taken.
+// stuck waits until nothing more is taken for a second.
 func (p *peer) stuck() {
 	p.t.Helper()
-	tick := time.NewTicker(time.Second)
+	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	for before := int64(-1); before != p.sent.Load() || before == 0; <-tick.C {
-		before = p.sent.Load()
+	for before, same := int64(0), 0; same < 10; <-tick.C {
+		same++
+		if now := p.sent.Load(); now != before || now == 0 {
+			before, same = now, 0
+		}
 	}
 }
 

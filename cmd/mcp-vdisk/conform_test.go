@@ -110,6 +110,7 @@ func TestConformForMachines(t *testing.T) {
 
 // TestConformTwice: two at once take nothing of each other for a finding.
 func TestConformTwice(t *testing.T) {
+	t.Parallel()
 	state := newState(t)
 	type run struct {
 		cmd *exec.Cmd
@@ -171,6 +172,7 @@ func TestProberIsNoCommand(t *testing.T) {
 
 // TestPortablePrimitives: a program without the Linux primitives says so.
 func TestPortablePrimitives(t *testing.T) {
+	t.Parallel()
 	if os.Getenv("MCP_VDISK_TEST_BIN") != "" {
 		t.Skip("SKIP no Go tool to build another program with")
 	}

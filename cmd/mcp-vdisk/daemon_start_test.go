@@ -111,11 +111,11 @@ func TestAFrozenDaemon(t *testing.T) {
 		}
 		begin := time.Now()
 		go func() {
+			defer func() { ended <- true }()
 			failing(t, cmd, 6, "does not answer", kill)
 			if took := time.Since(begin); took > 20*time.Second {
 				t.Errorf("%v: told after %s", args, took)
 			}
-			ended <- true
 		}()
 	}
 	for range 3 {
@@ -133,6 +133,7 @@ func TestAFrozenDaemon(t *testing.T) {
 // A state directory that is removed or moved under a daemon: whoever is connected
 // is told, and the next client gets a new one.
 func TestTheStateIsRemoved(t *testing.T) {
+	t.Parallel()
 	for name, remove := range map[string]func(string) error{
 		"removed": os.RemoveAll, "moved": func(dir string) error { return os.Rename(dir, dir+".old") },
 	} {
@@ -167,6 +168,7 @@ func TestTheStateIsRemoved(t *testing.T) {
 
 // A socket that is removed is made anew, and its clients come to the same daemon.
 func TestTheSocketIsRemoved(t *testing.T) {
+	t.Parallel()
 	state := daemonState(t)
 	s := shared(t, state)
 	s.hello()

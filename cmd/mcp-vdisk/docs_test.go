@@ -25,6 +25,7 @@ func document(t *testing.T, name string) string {
 
 // Every command that the README shows works, in the order in which it is shown.
 func TestReadmeCommands(t *testing.T) {
+	t.Parallel()
 	dir := passable(t)
 	home := filepath.Join(dir, "home")
 	for _, d := range []string{home, filepath.Join(dir, "bin")} {

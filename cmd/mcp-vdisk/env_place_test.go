@@ -43,9 +43,56 @@ func envCommand(state string, env []string, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// seedBase is a copy of it with the base layer of baseWheels, made once.
+var seedBase = sync.OnceValues(func() (string, error) {
+	from, err := seed()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(scratch, "seed-base")
+	if err := os.Mkdir(dir, 0o711); err != nil {
+		return "", err
+	}
+	root := filepath.Join(dir, "envs")
+	if err := copySeed(from, root); err != nil {
+		return "", err
+	}
+	e := envTest{state: filepath.Join(dir, "state"), root: root, index: indextest.New(indextest.Options{})}
+	defer e.index.Close()
+	for _, w := range baseWheels() {
+		e.add(w)
+	}
+	if out, err := envCommand(e.state, e.settings(), "env", "ensure").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("env ensure: %w\n%s", err, out)
+	}
+	return root, nil
+})
+
+// copySeed copies an environment root: the interpreter by links, as nothing in it is ever
+// changed, and without the file that is there to be locked, for each root has its own.
+func copySeed(from, to string) error {
+	script := `set -e; mkdir -m 700 "$2"; chown --reference="$1" "$2"; cp -al "$1/python" "$2/"; rm -f "$2/python/.lock"
+for f in "$1"/*; do [ "$f" = "$1/python" ] || cp -a "$f" "$2/"; done; rm -f "$2"/*.lock`
+	if out, err := exec.Command("/bin/sh", "-c", script, "sh", from, to).CombinedOutput(); err != nil {
+		return fmt.Errorf("copy the environments: %w: %s", err, out)
+	}
+	return nil
+}
+
 // newEnvs is such a state directory. Its interpreter is the seed's, so that a test
 // takes no time for it.
 func newEnvs(t testing.TB, daemon bool, o indextest.Options) *envTest {
+	t.Helper()
+	return envsFrom(t, seed, daemon, o)
+}
+
+// newBased is newEnvs after `env ensure`, for tests of what can be done then.
+func newBased(t testing.TB, daemon bool) *envTest {
+	t.Helper()
+	return envsFrom(t, seedBase, daemon, indextest.Options{})
+}
+
+func envsFrom(t testing.TB, seed func() (string, error), daemon bool, o indextest.Options) *envTest {
 	t.Helper()
 	from, err := seed()
 	if err != nil {
@@ -54,20 +101,24 @@ func newEnvs(t testing.TB, daemon bool, o indextest.Options) *envTest {
 	e := &envTest{t: t, state: newState(t), index: indextest.New(o)}
 	t.Cleanup(e.index.Close)
 	e.root = filepath.Join(filepath.Dir(e.state), "envs")
-	// Links, as nothing in it is ever changed.
-	if out, err := exec.Command("cp", "-al", from, e.root).CombinedOutput(); err != nil {
-		t.Fatalf("copy the interpreter: %s: %s", err, out)
+	if err := copySeed(from, e.root); err != nil {
+		t.Fatal(err)
 	}
 	for _, w := range baseWheels() {
 		e.add(w)
 	}
-	e.env = []string{"MCP_VDISK_ENVS=" + e.root, "HOME=" + filepath.Dir(e.state), "PIP_CONFIG_FILE=/dev/null", "PIP_INDEX_URL=" + e.index.URLWith(),
-		"PIP_FIND_LINKS=", "PIP_RETRIES=0", "PIP_DEFAULT_TIMEOUT=5", "MCP_VDISK_NO_DAEMON=1"}
+	e.env = e.settings()
 	if daemon {
 		e.env = append(e.env, withDaemon...)
 		t.Cleanup(func() { stopDaemon(t, e.state) })
 	}
 	return e
+}
+
+// settings lead to the root and the index, and to no others.
+func (e *envTest) settings() []string {
+	return []string{"MCP_VDISK_ENVS=" + e.root, "HOME=" + filepath.Dir(e.state), "PIP_CONFIG_FILE=/dev/null", "PIP_INDEX_URL=" + e.index.URLWith(),
+		"PIP_FIND_LINKS=", "PIP_RETRIES=0", "PIP_DEFAULT_TIMEOUT=5", "MCP_VDISK_NO_DAEMON=1"}
 }
 
 func (e *envTest) add(w wheeltest.Wheel) {
@@ -165,8 +216,9 @@ func (e *envTest) imports(modules string) output {
 	return e.must("call", "run_script", `{"language":"python","source":"import `+modules+`; print('imported')"}`)
 }
 
-// modes runs a test through a daemon and without one.
+// modes runs a test through a daemon and without one, beside others.
 func modes(t *testing.T, test func(t *testing.T, daemon bool)) {
+	t.Parallel()
 	for _, daemon := range []bool{true, false} {
 		t.Run(map[bool]string{true: "daemon", false: "direct"}[daemon], func(t *testing.T) {
 			t.Parallel()

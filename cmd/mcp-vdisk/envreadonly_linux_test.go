@@ -4,8 +4,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-
-	"github.com/mcp-vdisk/mcp-vdisk/pyenv/indextest"
 )
 
 // An environment root that is mounted read-only serves scripts as long as it has a base
@@ -15,8 +13,7 @@ func TestEnvRootReadOnly(t *testing.T) {
 	if !isRoot() {
 		t.Skip("SKIP mounting takes root")
 	}
-	e := newEnvs(t, false, indextest.Options{})
-	e.must("env", "ensure")
+	e := newBased(t, false)
 	if err := syscall.Mount(e.root, e.root, "", syscall.MS_BIND, ""); err != nil {
 		t.Skip("SKIP nothing can be mounted here: ", err)
 	}

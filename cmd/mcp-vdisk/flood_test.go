@@ -13,7 +13,7 @@ import (
 
 // What one client can take from the others that share a daemon.
 
-// flood writes lines until nothing more is taken of them.
+// flood writes lines until nothing more is taken of them for a second.
 func (s *server) flood(line func(i int) string, n int) (taken int64) {
 	s.t.Helper()
 	s.torn = true
@@ -26,18 +26,22 @@ func (s *server) flood(line func(i int) string, n int) (taken int64) {
 			count.Add(1)
 		}
 	}()
-	tick := time.NewTicker(2 * time.Second)
+	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	for before := int64(-1); count.Load() != before || before == 0; <-tick.C {
-		before = count.Load()
+	for same := 0; same < 10; <-tick.C {
+		same++
+		if now := count.Load(); now != taken || now == 0 {
+			taken, same = now, 0
+		}
 	}
-	return count.Load()
+	return taken
 }
 
 // TestClientsThatFlood: clients that ask for much and read nothing make neither the
 // daemon nor their own fronts large, and are nothing to the next one when they are
 // gone.
 func TestClientsThatFlood(t *testing.T) {
+	t.Parallel()
 	const clients, n, most, mostFront = 2, 2500, 400 << 10, 24 << 10 // kB
 	state := daemonState(t)
 	a := shared(t, state)
@@ -82,6 +86,7 @@ func TestClientsThatFlood(t *testing.T) {
 
 // TestAClientThatReadsAfterAFlood: every answer arrives, once, through the front too.
 func TestAClientThatReadsAfterAFlood(t *testing.T) {
+	t.Parallel()
 	state := daemonState(t)
 	a := shared(t, state) // the reads do not wait for a write of the same session
 	a.hello()
@@ -117,6 +122,7 @@ func TestAClientThatReadsAfterAFlood(t *testing.T) {
 // TestABusySessionHangsUp: a client is missed also when nothing is read from it for
 // all that it has asked, and what waits never happens.
 func TestABusySessionHangsUp(t *testing.T) {
+	t.Parallel()
 	state := daemonState(t)
 	a := shared(t, state)
 	a.hello()

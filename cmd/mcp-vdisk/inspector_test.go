@@ -39,9 +39,11 @@ func inspector(t *testing.T) string {
 }
 
 func TestInspector(t *testing.T) {
+	t.Parallel()
 	bin := inspector(t)
 	for _, era := range []string{"legacy", "modern"} {
 		t.Run(era, func(t *testing.T) {
+			t.Parallel()
 			// The client passes only a few variables on, so this is the daemon's.
 			i := inspected{t, bin, era, daemonState(t), t.TempDir()}
 			var list struct{ Tools []struct{ Name string } }

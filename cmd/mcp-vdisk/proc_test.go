@@ -133,8 +133,14 @@ func status(pid int, key string) string {
 // where that passes it on, the daemon.
 func (s *server) worker() int {
 	s.t.Helper()
-	if pids := daemonsOf(s.state()); daemonMode() && len(pids) == 1 {
-		return pids[0]
+	if daemonMode() {
+		// A child that is about to be another program has the lock of its daemon open.
+		pids, all := daemonsOf(s.state()), processes(s.t)
+		for _, pid := range pids {
+			if p, ok := all[pid]; ok && !slices.Contains(pids, p.parent) {
+				return pid
+			}
+		}
 	}
 	return s.cmd.Process.Pid
 }

@@ -358,6 +358,7 @@ func TestTheEndOfAShim(t *testing.T) {
 // A client that does not read, and one that goes away without a word, hold up
 // neither the others nor the end of the daemon.
 func TestAClientThatNeverReads(t *testing.T) {
+	t.Parallel()
 	state := daemonState(t)
 	a := shared(t, state)
 	a.hello()

@@ -16,18 +16,21 @@ const module = "github.com/mcp-vdisk/mcp-vdisk/"
 // arrows are the imports that one package of this module may make of another.
 // They point one way only; workspace/hostos is a leaf that all may import.
 var arrows = map[string][]string{
-	"cmd/mcp-vdisk":         {"tools", "workspace", "workspace/live", "workspace/lease", "sandboxrun", "pyenv", "pyenv/lock", "pyenv/python", "pyenv/resolve", "pyenv/store", "audit", "schemas", "conformance", "conformance/leaseproc", "cmd/mcp-vdisk/front", "cmd/mcp-vdisk/exit"},
-	"cmd/mcp-vdisk/front":   {"cmd/mcp-vdisk/exit", "sandboxrun"},
+	"cmd/mcp-vdisk":         {"tools", "workspace", "workspace/live", "workspace/lease", "sandboxrun", "pyenv", "pyenv/lock", "pyenv/python", "pyenv/policy", "pyenv/queue", "pyenv/resolve", "pyenv/store", "audit", "schemas", "conformance", "conformance/leaseproc", "cmd/mcp-vdisk/front", "cmd/mcp-vdisk/exit"},
+	"cmd/mcp-vdisk/front":   {"cmd/mcp-vdisk/exit", "sandboxrun", "pyenv/pipconf"},
 	"cmd/mcp-vdisk/exit":    {},
-	"tools":                 {"workspace", "workspace/live", "workspace/lease", "sandboxrun", "pyenv", "audit", "schemas"},
+	"tools":                 {"workspace", "workspace/live", "workspace/lease", "sandboxrun", "pyenv", "pyenv/queue", "pyenv/policy", "pyenv/spec", "pyenv/resolve", "audit", "schemas"},
 	"conformance":           {"sandboxrun", "sandboxrun/prober", "workspace/lease", "audit", "schemas"},
 	"conformance/leaseproc": {"conformance", "workspace/lease"},
-	"pyenv":                 {"sandboxrun", "pyenv/spec", "pyenv/tags", "pyenv/wheel", "pyenv/lock", "pyenv/python", "pyenv/store", "pyenv/resolve", "pyenv/attach"},
+	"pyenv":                 {"sandboxrun", "pyenv/spec", "pyenv/tags", "pyenv/wheel", "pyenv/lock", "pyenv/python", "pyenv/store", "pyenv/resolve", "pyenv/attach", "pyenv/policy", "pyenv/queue"},
 	"pyenv/lock":            {"pyenv/spec", "pyenv/tags"},
 	"pyenv/python":          {"sandboxrun", "pyenv/tags"},
 	"pyenv/store":           {"sandboxrun", "pyenv/spec", "pyenv/tags", "pyenv/wheel", "pyenv/lock", "pyenv/python"},
-	"pyenv/resolve":         {"sandboxrun", "pyenv/spec", "pyenv/tags", "pyenv/wheel", "pyenv/lock", "pyenv/python"},
+	"pyenv/pipconf":         {},
+	"pyenv/resolve":         {"sandboxrun", "pyenv/pipconf", "pyenv/spec", "pyenv/tags", "pyenv/wheel", "pyenv/lock", "pyenv/python"},
+	"pyenv/policy":          {"pyenv/spec", "pyenv/lock", "pyenv/tags"},
 	"pyenv/attach":          {"sandboxrun", "pyenv/lock", "pyenv/python", "pyenv/store"},
+	"pyenv/queue":           {"pyenv/spec", "pyenv/lock"},
 	"pyenv/spec":            {},
 	"pyenv/tags":            {"pyenv/spec"},
 	"pyenv/wheel":           {"pyenv/spec", "pyenv/tags"},
@@ -69,7 +72,7 @@ func TestImportArrows(t *testing.T) {
 			}
 		}
 	}
-	for _, pkg := range []string{"cmd/mcp-vdisk", "tools", "workspace", "workspace/live", "workspace/lease", "workspace/hostos", "sandboxrun", "pyenv", "pyenv/spec", "pyenv/tags", "pyenv/wheel", "pyenv/wheeltest", "pyenv/lock", "pyenv/store", "audit", "schemas", "conformance"} {
+	for _, pkg := range []string{"cmd/mcp-vdisk", "tools", "workspace", "workspace/live", "workspace/lease", "workspace/hostos", "sandboxrun", "pyenv", "pyenv/spec", "pyenv/tags", "pyenv/wheel", "pyenv/wheeltest", "pyenv/lock", "pyenv/policy", "pyenv/store", "audit", "schemas", "conformance"} {
 		if !seen[pkg] {
 			t.Errorf("no Go file of package %s was looked at", pkg)
 		}

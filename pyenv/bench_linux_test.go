@@ -1,12 +1,15 @@
 package pyenv
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/mcp-vdisk/mcp-vdisk/audit"
+	"github.com/mcp-vdisk/mcp-vdisk/pyenv/queue"
 	"github.com/mcp-vdisk/mcp-vdisk/pyenv/resolve"
 )
 
@@ -61,7 +64,7 @@ var noIndex = resolve.Config{IndexURL: "http://127.0.0.1:9/simple"}
 func untilDone(b *testing.B, e *Env, done <-chan error) (took []time.Duration) {
 	for {
 		start := time.Now()
-		_, err := e.Status(b.Context())
+		_, err := e.Status(b.Context(), "")
 		took = append(took, time.Since(start))
 		must(b, err)
 		select {
@@ -88,7 +91,7 @@ func BenchmarkEnsureAgain(b *testing.B) {
 func BenchmarkAttach(b *testing.B) {
 	r := newReal(b)
 	b.ReportMetric(median(b, func() {
-		s, release, err := r.Setup(b.Context())
+		s, release, err := r.Setup(b.Context(), "")
 		must(b, err)
 		if s.Base != r.rep.Base {
 			b.Fatalf("%+v", s)
@@ -109,4 +112,36 @@ func median(b *testing.B, f func()) float64 {
 	}
 	slices.Sort(took)
 	return float64(took[len(took)/2].Microseconds()) / 1e3
+}
+
+// BenchmarkBindKnown is the request of another workspace for what one has already: nothing
+// is resolved, fetched or built. Queue, binding and three records of the log are durable
+// when it returns.
+func BenchmarkBindKnown(b *testing.B) {
+	o := newShop(b, []string{"foo"}, module("foo", "1"))
+	dir := filepath.Join(b.TempDir(), "db")
+	db, err := audit.OpenDB(dir, nil)
+	must(b, err)
+	o.away()
+	log, err := audit.New(db, filepath.Join(dir, "tail"), audit.Options{})
+	must(b, err)
+	b.Cleanup(func() { log.Close() })
+	o.db = db
+	o.start()
+	o.o.Record = func(ctx context.Context, d Deed) error {
+		_, err := log.Append(ctx, d.Request.Workspace, audit.Entry{Record: audit.Record{Ev: audit.EvEnvBind, Args: audit.Facts{"request": d.Request.ID, "lock": d.LockID}}})
+		return err
+	}
+	o.is(o.ask(wsA, "foo"), queue.Ready)
+	asked, n := len(o.index.Requests()), 0
+	b.ReportMetric(median(b, func() {
+		r, err := o.Request(b.Context(), Ask{Workspace: workspace(n), Packages: []string{"foo"}})
+		must(b, err)
+		o.is(r, queue.Ready)
+		n++
+	}), "value-ms")
+	b.ReportMetric(5, "limit-ms")
+	if len(o.index.Requests()) != asked {
+		b.Error("the index was asked")
+	}
 }

@@ -2,13 +2,7 @@ package pyenv
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/mcp-vdisk/mcp-vdisk/pyenv/lock"
@@ -78,9 +72,6 @@ func (w *maker) candidates() (list []candidate) {
 	return list
 }
 
-// imported is lock.Package.Index of what was imported.
-const imported = "import"
-
 // extend makes a lock of the base list one with the packages that were imported, if
 // that leaves nothing to resolve: what they need is there.
 func (w *maker) extend(l lock.Lock, want []string) (lock.Lock, bool) {
@@ -103,33 +94,7 @@ func (w *maker) extend(l lock.Lock, want []string) (lock.Lock, bool) {
 	}
 	l.Packages = append(packages, w.extras...)
 	l.Requested = want
-	return l, w.complete(l)
-}
-
-// complete tells whether everything that the packages of a lock need is among them.
-func (w *maker) complete(l lock.Lock) bool {
-	versions := map[string]spec.Version{}
-	for _, p := range l.Packages {
-		v, err := spec.ParseVersion(p.Version)
-		if err != nil {
-			return false
-		}
-		versions[p.Name] = v
-	}
-	env := spec.CPythonLinux(l.Python.Full, w.it.Facts.Target.Arch)
-	for _, p := range l.Packages {
-		for _, line := range p.Requires {
-			q, err := spec.ParseRequirement(line)
-			if err != nil {
-				return false
-			}
-			needed, err := q.Applies(env, nil)
-			if err != nil || needed && (len(q.Extras) > 0 && p.Index == imported || versions[q.Name].IsZero() || !q.Specifiers.Match(versions[q.Name])) {
-				return false
-			}
-		}
-	}
-	return true
+	return l, complete(w.it, l.Packages)
 }
 
 // cooldown is how old a file must be: most attacks on an index are found within days.
@@ -141,7 +106,7 @@ func (w *maker) resolve(ctx context.Context) error {
 		return err
 	}
 	w.tell(Progress{Step: StepLock, Text: "resolving the packages of the base"})
-	config, drop, err := w.withExtras(ctx)
+	config, drop, err := w.offer(ctx, w.extras)
 	if err != nil {
 		return err
 	}
@@ -165,7 +130,7 @@ func (w *maker) resolve(ctx context.Context) error {
 		w.note("%s", n)
 	}
 	l := lock.Lock{Schema: 1, Kind: lock.Base, Python: pythonOf(w.it), Requested: w.e.requested(w.extras), PolicyRev: 1, Resolver: r.Resolver, Cutoff: q.Cutoff, Packages: r.Packages}
-	if err := w.placeExtras(&l); err != nil {
+	if err := insist(&l, w.extras); err != nil {
 		return err
 	}
 	id, err := w.root.PutLock(l)
@@ -174,60 +139,4 @@ func (w *maker) resolve(ctx context.Context) error {
 	}
 	w.lock, w.own, w.rep.Lock = l, false, id
 	return writeFile(w.root.Dir(), wantedFile, []byte(id+"\n"))
-}
-
-// withExtras adds the imported wheels to where pip finds packages: a directory with
-// them under their own names.
-func (w *maker) withExtras(ctx context.Context) (resolve.Config, func(), error) {
-	c := w.q.Pip
-	if len(w.extras) == 0 {
-		return c, func() {}, nil
-	}
-	dir, err := os.MkdirTemp(filepath.Join(w.root.Dir(), "jobs"), "links-")
-	if err != nil {
-		return c, nil, err
-	}
-	drop := func() { _ = os.RemoveAll(dir) } // else GC does
-	for _, x := range w.extras {
-		if err := w.copyWheel(x, filepath.Join(dir, x.File)); err != nil {
-			drop()
-			return c, nil, err
-		}
-		if ctx.Err() != nil {
-			drop()
-			return c, nil, context.Cause(ctx)
-		}
-	}
-	c.FindLinks = append(slices.Clone(c.FindLinks), dir)
-	return c, drop, nil
-}
-
-func (w *maker) copyWheel(p lock.Package, path string) (err error) {
-	from, err := w.root.OpenWheel(p.SHA256)
-	if err != nil {
-		return &Error{Code: "missing_wheel", Sentence: fmt.Sprintf("%s %s was imported for the base, and its wheel is not there any more", p.Name, p.Version), Hint: "import it again with mcp-vdisk env import --base", Blocking: resolve.Blocking{Name: p.Name, Version: p.Version}, cause: err}
-	}
-	defer from.Close()
-	to, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(to, from)
-	return errors.Join(err, to.Close())
-}
-
-// placeExtras sees to it that a solution has the very files that were imported, and
-// says so of them.
-func (w *maker) placeExtras(l *lock.Lock) error {
-	for _, x := range w.extras {
-		at := slices.IndexFunc(l.Packages, func(p lock.Package) bool { return p.Name == x.Name })
-		if at < 0 || !strings.EqualFold(l.Packages[at].SHA256, x.SHA256) {
-			return &Error{
-				Code: "hash_mismatch", Sentence: fmt.Sprintf("the index has another file of %s %s than the one that was imported", x.Name, x.Version),
-				Hint: "give your package another version, and import it again", Blocking: resolve.Blocking{Name: x.Name, Version: x.Version},
-			}
-		}
-		l.Packages[at] = x
-	}
-	return nil
 }

@@ -71,7 +71,7 @@ func (e *Env) Doctor(ctx context.Context, strict bool) (DoctorReport, error) {
 		rep.note("there is no directory for Python environments; scripts get the Python of the host")
 	}
 	if err == nil {
-		rep.Status, err = e.Status(ctx)
+		rep.Status, err = e.Status(ctx, "")
 	}
 	rep.fonts()
 	return rep, tell(ctx, err)
@@ -150,7 +150,7 @@ func (e *Env) readOnly(err error) *python.Interpreter {
 	if !hostos.IsReadOnly(err) {
 		return nil
 	}
-	it, err := e.tellBase(&Status{})
+	it, err := e.tellLayers(&Status{}, "")
 	if err != nil {
 		return nil // it is told of the layer
 	}
@@ -201,6 +201,28 @@ func first(faults []Fault) string {
 	return text
 }
 
+// boundLayers are the layers that workspaces are bound to. One that is not there is a
+// problem: those workspaces get what is current instead.
+func (e *Env) boundLayers(root *store.Root, rep *DoctorReport) (ids []string) {
+	if e.o.Queue == nil {
+		return nil
+	}
+	list, err := e.o.Queue.Bindings()
+	if err != nil {
+		rep.problem("what workspaces are bound to cannot be read: %s", err)
+	}
+	for _, b := range list {
+		for _, id := range slices.Concat(b.Layers, []string{b.Base, b.Iso}) {
+			if _, err := root.Layer(id); id != "" && errors.Is(err, store.ErrNotFound) {
+				rep.problem("the disk %s is bound to layer %s, which is gone: mcp-vdisk env ensure --repair builds it again", b.Workspace, id)
+			} else if id != "" && !slices.Contains(ids, id) {
+				ids = append(ids, id)
+			}
+		}
+	}
+	return ids
+}
+
 // layersToExamine are the base layer, or all of them.
 func (e *Env) layersToExamine(root *store.Root, strict bool, rep *DoctorReport) ([]string, error) {
 	var ids []string
@@ -220,12 +242,17 @@ func (e *Env) layersToExamine(root *store.Root, strict bool, rep *DoctorReport) 
 			rep.problem("the Python of the base layer: %s", err)
 		}
 	}
+	for _, id := range e.boundLayers(root, rep) {
+		if !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
 	if !strict {
 		return ids, nil
 	}
 	entries, err := fs.Glob(os.DirFS(root.Dir()), "layers/*-*")
 	for _, p := range entries {
-		if id := filepath.Base(p); len(ids) == 0 || id != ids[0] {
+		if id := filepath.Base(p); !slices.Contains(ids, id) {
 			ids = append(ids, id)
 		}
 	}

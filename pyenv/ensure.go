@@ -60,9 +60,10 @@ type EnsureReport struct {
 	Packages     []Package     `json:"packages"` // of the base
 	Fetched      int           `json:"fetched"`  // wheels
 	FetchedBytes int64         `json:"fetched_bytes"`
-	Built        bool          `json:"built"`  // the layer was not there before
-	Remade       bool          `json:"remade"` // the interpreter was repaired
-	Notes        []string      `json:"notes"`  // sentences for the operator
+	Built        bool          `json:"built"`            // the layer was not there before
+	Remade       bool          `json:"remade"`           // the interpreter was repaired
+	Mended       []string      `json:"mended,omitempty"` // layers of workspaces that were built again
+	Notes        []string      `json:"notes"`            // sentences for the operator
 	Took         time.Duration `json:"took_ns"`
 }
 
@@ -82,7 +83,7 @@ type EnsureReport struct {
 //
 // Errors: *Error; the cause of ctx, wrapped.
 func (e *Env) Ensure(ctx context.Context, q EnsureRequest) (EnsureReport, error) {
-	w := &maker{e: e, q: q, start: e.now()}
+	w := newMaker(e, q)
 	err := w.alone(ctx, "making the base layer", w.ensure)
 	w.rep.Took = e.now().Sub(w.start)
 	return w.rep, err
@@ -91,7 +92,7 @@ func (e *Env) Ensure(ctx context.Context, q EnsureRequest) (EnsureReport, error)
 // Lock resolves the base list and what was imported for it anew, and keeps the lock:
 // the next Ensure builds it. Nothing is built now. Errors: as Ensure.
 func (e *Env) Lock(ctx context.Context, q EnsureRequest) (lock.Lock, error) {
-	w := &maker{e: e, q: q, start: e.now()}
+	w := newMaker(e, q)
 	err := w.alone(ctx, "resolving the packages of the base", func(ctx context.Context) error {
 		if err := w.python(ctx); err != nil {
 			return err
@@ -103,19 +104,22 @@ func (e *Env) Lock(ctx context.Context, q EnsureRequest) (lock.Lock, error) {
 
 // maker is one run of Ensure or Lock.
 type maker struct {
-	e     *Env
 	q     EnsureRequest
 	start time.Time
 	say   func(string)
 
-	root   *store.Root
-	it     *python.Interpreter
-	pip    *resolve.Pip
+	*supply
 	extras []lock.Package
 	lock   lock.Lock
 	own    bool // the lock is the one that came with this program
 	layer  *store.Layer
 	rep    EnsureReport
+}
+
+func newMaker(e *Env, q EnsureRequest) *maker {
+	w := &maker{q: q, start: e.now()}
+	w.supply = &supply{e: e, config: q.Pip, tell: w.tell, note: w.note}
+	return w
 }
 
 // alone runs what makes something in the root when nobody else does.
@@ -199,7 +203,7 @@ func (e *Env) claim(ctx context.Context, waiting func()) (unlock func(), err err
 }
 
 func (w *maker) ensure(ctx context.Context) error {
-	steps := []func(context.Context) error{w.python, w.choose, w.fetch, w.build, w.probe, w.publish}
+	steps := []func(context.Context) error{w.python, w.choose, w.fetch, w.build, w.probe, w.publish, w.repairBound}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return err
@@ -241,56 +245,11 @@ func (w *maker) repairPython(ctx context.Context) (err error) {
 	return err
 }
 
-// tool finds the pip to use, and fetches the pinned one if need be.
-func (w *maker) tool(ctx context.Context) (err error) {
-	if w.pip != nil {
-		return nil
-	}
-	w.tell(Progress{Step: StepTool, Text: "looking for pip"})
-	dir := w.root.Dir()
-	w.pip, err = resolve.InstallTool(ctx, dir, w.e.o.PipWheel, w.q.Pip, w.e.o.Box, w.it)
-	// An index that does not have the pinned pip may have all else. One that does not
-	// answer, or cannot be asked, is told by who asks it next.
-	if w.e.o.PipWheel == "" && (errors.Is(err, resolve.ErrNotFound) || errors.Is(err, resolve.ErrIndexUnreachable) || errors.Is(err, resolve.ErrBadConfig)) {
-		var other error
-		if w.pip, other = resolve.FindTool(ctx, dir, w.e.o.Box, w.it); other != nil {
-			return errors.Join(err, other)
-		}
-		w.note("The index does not have the pinned pip; %s of this host was used.", w.pip.Name())
-		err = nil
-	}
-	if err == nil {
-		w.pip.Temp = filepath.Join(dir, "jobs")
-	}
-	return err
-}
-
 // fetch gets the wheels of the lock that are not in the wheelhouse.
 func (w *maker) fetch(ctx context.Context) error {
-	missing, sum := w.missing()
-	if len(missing) == 0 {
-		return nil
-	}
-	if err := w.tool(ctx); err != nil {
-		return err
-	}
-	p := Progress{Step: StepFetch, Total: sum, Text: fmt.Sprintf("fetching %d wheels", len(missing))}
-	w.tell(p)
-	err := w.pip.Fetch(ctx, missing, w.q.Pip, func(l lock.Package, f *os.File) error {
-		if err := w.root.AddWheel(ctx, f, l.SHA256, l.Size); err != nil {
-			return err
-		}
-		st, err := f.Stat()
-		if err != nil {
-			return err
-		}
-		w.rep.Fetched++
-		w.rep.FetchedBytes += st.Size()
-		p.Package, p.Done = l.Name, w.rep.FetchedBytes
-		p.Text = fmt.Sprintf("fetched %s, %d of %d wheels", l.Name, w.rep.Fetched, len(missing))
-		w.tell(p)
-		return nil
-	})
+	n, size, err := w.supply.fetch(ctx, w.lock)
+	w.rep.Fetched += n
+	w.rep.FetchedBytes += size
 	if w.own && errors.Is(err, resolve.ErrNotFound) {
 		w.note("The index does not have all packages that mcp-vdisk was tried with; newer or older ones were resolved.")
 		if err := w.resolve(ctx); err != nil {
@@ -299,16 +258,6 @@ func (w *maker) fetch(ctx context.Context) error {
 		return w.fetch(ctx)
 	}
 	return err
-}
-
-func (w *maker) missing() (list []lock.Package, sum int64) {
-	for _, p := range w.lock.Packages {
-		if !w.root.HasWheel(p.SHA256) {
-			list = append(list, p)
-			sum += p.Size
-		}
-	}
-	return list, sum
 }
 
 // build builds the layer, unless it is there.

@@ -44,7 +44,7 @@ func TestCase01(t *testing.T) {
 	if again := p.ensure(at(x)); len(x.Requests()) != asked || again.Base != rep.Base {
 		t.Errorf("after a restart: %+v", again)
 	}
-	st, err := p.Status(t.Context())
+	st, err := p.Status(t.Context(), "")
 	must(t, err)
 	if !st.BaseReady || st.Base != rep.Base || len(st.Packages) != 3 || !slices.Equal(st.Layers, []string{rep.Base}) || st.Version == "" || st.Kind != "system" || st.Degraded == "" || st.Building != "" {
 		t.Errorf("%+v", st)
@@ -195,7 +195,7 @@ func TestKilled(t *testing.T) {
 func (p *place) whole(step Step) {
 	p.t.Helper()
 	p.open()
-	st, err := p.Status(p.t.Context())
+	st, err := p.Status(p.t.Context(), "")
 	must(p.t, err)
 	if st.Base != "" && !st.BaseReady || st.BaseReady && step != StepDone {
 		p.t.Errorf("killed at %s: %+v", step, st)
@@ -319,7 +319,7 @@ func TestClose(t *testing.T) {
 	if _, err := p.Ensure(t.Context(), q); err == nil {
 		t.Error("Ensure after Close")
 	}
-	s, release, err := p.Setup(t.Context())
+	s, release, err := p.Setup(t.Context(), "")
 	must(t, err)
 	release()
 	if s.Python != "/usr/bin/python3" {
@@ -393,7 +393,7 @@ func TestCase58(t *testing.T) {
 	q.Progress = func(at Progress) {
 		steps[at.Step] = true
 		for range 20 {
-			if st, err := p.Status(t.Context()); err != nil || st.Building != at.Text {
+			if st, err := p.Status(t.Context(), ""); err != nil || st.Building != at.Text {
 				t.Errorf("at %q: %+v, %v", at.Text, st, err)
 			}
 		}

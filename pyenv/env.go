@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/mcp-vdisk/mcp-vdisk/pyenv/python"
+	"github.com/mcp-vdisk/mcp-vdisk/pyenv/queue"
 	"github.com/mcp-vdisk/mcp-vdisk/pyenv/store"
 	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
 )
@@ -26,6 +27,9 @@ type Env struct {
 	end    context.CancelFunc
 	work   sync.WaitGroup
 	opened sync.Mutex // held while the root is opened
+
+	desk  desk  // where requests are worked on
+	facts facts // of wheels
 
 	mu      sync.Mutex // held for looks at what follows only
 	closed  bool
@@ -66,8 +70,16 @@ type Options struct {
 	// run; one that differs is run by nobody, and neither is anything in its place. Without
 	// it owner and modes are looked at, and Doctor compares.
 	Strict bool
-	// Keep tells which layers and locks are bound, by their ids; nil is none.
-	Keep func() (map[string]bool, error)
+	// Queue keeps the requests of workspaces and what they are bound to. Nil: there are
+	// none, all scripts get what is current, and nobody can ask for packages. Of all Envs
+	// over one database one has it.
+	Queue *queue.Queue
+	// Record writes what happens to a request into the log, before it happens. Its error
+	// keeps it from happening. Nil: nothing is written.
+	Record func(context.Context, Deed) error
+	// Waiting, if set, is told of each request that begins to wait for a person. It must
+	// not block.
+	Waiting func(queue.Request)
 
 	Logger *slog.Logger // nil discards
 }
@@ -92,6 +104,7 @@ func Open(o Options) (*Env, error) {
 	}
 	e := &Env{o: o, base: base, locks: lockFiles, now: time.Now, known: map[string]*python.Interpreter{}, touched: map[string]time.Time{}}
 	e.life, e.end = context.WithCancel(context.Background())
+	e.desk = newDesk()
 	return e, nil
 }
 
@@ -163,11 +176,17 @@ func (e *Env) store() (*store.Root, error) {
 }
 
 // task is something that is at work, for Status.
-type task struct{ text string }
+type task struct {
+	ws   string // the workspace that it is for, "" for all
+	text string
+}
 
 // begin notes that something is at work; say tells how far it is.
-func (e *Env) begin(text string) (say func(string), end func()) {
-	t := &task{text}
+func (e *Env) begin(text string) (say func(string), end func()) { return e.beginFor("", text) }
+
+// beginFor is begin for one workspace, which alone is told.
+func (e *Env) beginFor(ws, text string) (say func(string), end func()) {
+	t := &task{ws, text}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.tasks = append(e.tasks, t)

@@ -52,6 +52,10 @@ const (
 	ErrChanged   Code = "changed"             // a file is not as it was made; with Options.Strict nothing is run then
 	ErrInUse     Code = "in_use"              // a script runs what was to be replaced
 	ErrFailed    Code = "failed"              // the host did not do what it should
+	ErrNoBase    Code = "no_base"             // there is no base layer, and packages come on top of one
+	ErrNoQueue   Code = "no_queue"            // nobody can decide about requests here
+	ErrModule    Code = "module_name"         // what was asked for is the name of a module, not of its package
+	ErrCatalog   Code = "bad_catalog"         // catalog.json cannot be read
 )
 
 // Error is the code.
@@ -84,7 +88,7 @@ func tell(ctx context.Context, err error) error {
 	case errors.As(err, &s):
 		return fromStore(s, err)
 	case errors.As(err, &r):
-		return &Error{Code: Code(r.Code), Sentence: r.Sentence, Blocking: r.Blocking, Suggestions: r.Suggestions, Detail: r.Detail, cause: err}
+		return fromResolver(r, err)
 	case errors.As(err, &w):
 		return &Error{Code: Code(w.Code), Sentence: "the wheel breaks a rule: " + strings.TrimPrefix(w.Error(), string(w.Code)+": "), Hint: wheelHint(w.Code), cause: err}
 	case hostos.IsReadOnly(err):
@@ -98,6 +102,25 @@ func tell(ctx context.Context, err error) error {
 		}
 	}
 	return &Error{Code: ErrFailed, Sentence: "the host did not do what the Python environments need", Hint: "see the log, and mcp-vdisk doctor", Detail: err.Error(), cause: err}
+}
+
+func fromResolver(r *resolve.Error, err error) *Error {
+	e := &Error{Code: Code(r.Code), Sentence: r.Sentence, Blocking: r.Blocking, Suggestions: r.Suggestions, Detail: r.Detail, cause: err}
+	if len(e.Suggestions) == 0 {
+		e.Hint = resolverHints[r.Code]
+	}
+	return e
+}
+
+// resolverHints are what can be done where package resolve has nothing to say of the case.
+var resolverHints = map[resolve.Code]string{
+	resolve.ErrSdistOnly:         "ask for a version or another package that has wheels",
+	resolve.ErrNoCompatibleWheel: "ask for another version, or another package that has wheels for this system",
+	resolve.ErrNoSolution:        "ask for other versions, or leave one of these packages out",
+	resolve.ErrDirectURL:         "ask for a version that needs packages by name and version only",
+	resolve.ErrNotFound:          "check the name: that of a package often differs from what is imported",
+	resolve.ErrResolverFailed:    "the operator of this server finds more in its log",
+	resolve.ErrBadConfig:         "the operator of this server has to mend the pip configuration",
 }
 
 func fromStore(s *store.Error, err error) *Error {

@@ -20,7 +20,7 @@ const minPython = 24 * time.Hour
 // GC removes what nobody needs and what was not used for minAge: layers, locks and
 // wheels as store.Root.GC says, interpreters of no layer that stays, and the files that
 // put layers that are gone on the import path. Kept are what is current, the lock that
-// the next base is built from, what was imported for it, and what Options.Keep names. A
+// the next base is built from, what was imported for it, and what Options.Queue has bound or asked for. A
 // dry run only tells.
 //
 // It goes on when one thing cannot be removed. Errors: *Error; the cause of ctx,
@@ -48,26 +48,20 @@ func (e *Env) collect(ctx context.Context, minAge time.Duration, dryRun bool) (r
 	defer unlock()
 	keep, err := e.kept()
 	if err != nil {
-		return rep, err
+		return rep, fmt.Errorf("what is bound: %w", err)
 	}
 	rep, err = root.GC(ctx, keep, minAge, e.now, dryRun)
 	if ctx.Err() != nil {
 		return rep, err
 	}
-	return rep, errors.Join(err, e.collectPythons(ctx, root, &rep, max(minAge, minPython), dryRun), e.collectPths(root, &rep, dryRun))
+	return rep, errors.Join(err, e.collectPythons(ctx, root, keep, &rep, max(minAge, minPython), dryRun), e.collectPths(root, &rep, dryRun))
 }
 
 // kept are the ids and hashes that stay, besides what is current.
 func (e *Env) kept() (map[string]bool, error) {
-	keep := map[string]bool{}
-	if e.o.Keep != nil {
-		bound, err := e.o.Keep()
-		if err != nil {
-			return nil, fmt.Errorf("what is bound: %w", err)
-		}
-		for id := range bound {
-			keep[id] = bound[id]
-		}
+	keep, err := e.bindings()
+	if err != nil {
+		return nil, err
 	}
 	if id := e.wanted(); id != "" {
 		keep[id] = true
@@ -79,9 +73,42 @@ func (e *Env) kept() (map[string]bool, error) {
 	return keep, err
 }
 
+// bindings are the ids of what workspaces are bound to, also those of other state
+// directories, and of what open requests are about. Of a queue that cannot be read nothing
+// is known, and so nothing is removed.
+func (e *Env) bindings() (map[string]bool, error) {
+	keep := map[string]bool{}
+	pins, err := e.pins()
+	for _, ids := range pins {
+		for _, id := range ids {
+			keep[id] = true
+		}
+	}
+	if err != nil || e.o.Queue == nil {
+		return keep, err
+	}
+	list, err := e.o.Queue.Bindings()
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range list {
+		for _, id := range idsOf(b) {
+			keep[id] = true
+		}
+	}
+	open, err := e.o.Queue.Open()
+	for _, r := range open {
+		keep[r.Lock], keep[r.Layer] = true, true
+		if r.Wheel != nil {
+			keep[r.Wheel.SHA256] = true
+		}
+	}
+	return keep, err
+}
+
 // collectPythons removes interpreters that no layer is for, and that are neither this
 // process's nor were used lately.
-func (e *Env) collectPythons(ctx context.Context, root *store.Root, rep *store.Report, minAge time.Duration, dryRun bool) error {
+func (e *Env) collectPythons(ctx context.Context, root *store.Root, keep map[string]bool, rep *store.Report, minAge time.Duration, dryRun bool) error {
 	ids, errs := python.List(root.Dir())
 	needed := map[string]bool{}
 	e.mu.Lock()
@@ -107,6 +134,8 @@ func (e *Env) collectPythons(ctx context.Context, root *store.Root, rep *store.R
 			continue // gone meanwhile
 		case needed[id]:
 			item.Why = "current"
+		case keep[id]:
+			item.Why = "bound"
 		case perr == nil && versions[it.Facts.Full]:
 			item.Why = "of a kept layer"
 		case e.now().Sub(st.ModTime()) < minAge:

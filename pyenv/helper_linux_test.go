@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -63,6 +64,9 @@ var thePython = sync.OnceValues(func() (string, error) {
 	return dir, err
 })
 
+// noLocks is a program that comes without locks.
+var noLocks = fstest.MapFS{}
+
 // place is an environment root with an interpreter, and an Env over it.
 type place struct {
 	*Env
@@ -88,7 +92,61 @@ func newPlace(t testing.TB) *place {
 	return p
 }
 
-// linkTree copies a tree, files as hard links: nothing changes them.
+// theSmallBase is a copy of it with the base layer of wheels, made once, and what was reported
+// of that.
+var theSmallBase = sync.OnceValues(func() (made struct {
+	root string
+	rep  EnsureReport
+}, err error) {
+	from, err := thePython()
+	if err != nil {
+		return made, err
+	}
+	if made.root, err = os.MkdirTemp("", "base-"); err != nil {
+		return made, err
+	}
+	if err := linkTree(filepath.Join(from, "python"), filepath.Join(made.root, "python")); err != nil {
+		return made, err
+	}
+	box, _ := theBox()
+	e, err := Open(Options{Root: made.root, Box: box})
+	if err != nil {
+		return made, err
+	}
+	defer e.Close()
+	e.locks = fstest.MapFS{}
+	if e.base, err = parseBase(small); err != nil {
+		return made, err
+	}
+	x := indextest.New(indextest.Options{})
+	defer x.Close()
+	for _, w := range wheels() {
+		x.Add(fileOf(w))
+	}
+	made.rep, err = e.Ensure(context.Background(), at(x))
+	return made, err
+})
+
+// newBased returns a root as newPlace and Ensure make it, and what Ensure reported. It is
+// for tests that are not about how a layer comes to be.
+func newBased(t testing.TB) (*place, EnsureReport) {
+	t.Helper()
+	newBox(t)
+	from, err := theSmallBase()
+	must(t, err)
+	p := &place{t: t, root: filepath.Join(t.TempDir(), "envs")}
+	must(t, os.Mkdir(p.root, 0o700))
+	must(t, linkTree(filepath.Join(from.root, "python"), filepath.Join(p.root, "python")))
+	for _, name := range []string{"wheelhouse", "layers", "locks", "current", wantedFile} { // which tests do change
+		must(t, exec.Command("cp", "-a", filepath.Join(from.root, name), p.root).Run())
+	}
+	p.open()
+	p.isCurrent(from.rep)
+	return p, from.rep
+}
+
+// linkTree copies a tree, files as hard links: nothing changes them. Files that are there
+// to be locked are not copied: each root has its own.
 func linkTree(from, to string) error {
 	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -105,6 +163,8 @@ func linkTree(from, to string) error {
 			return err
 		case d.IsDir():
 			return os.MkdirAll(dest, info.Mode().Perm()|0o700)
+		case strings.HasSuffix(d.Name(), ".lock"):
+			return nil
 		case info.Mode().IsRegular():
 			return os.Link(path, dest)
 		}
@@ -150,7 +210,7 @@ func openEnv(t testing.TB, root string, p *place) *Env {
 	e, err := Open(o)
 	must(t, err)
 	t.Cleanup(func() { e.Close() })
-	e.locks = fstest.MapFS{}
+	e.locks = noLocks
 	e.base, err = parseBase(small)
 	must(t, err)
 	return e
@@ -211,7 +271,7 @@ func (p *place) ensure(q EnsureRequest) EnsureReport {
 // isCurrent checks that what was reported is what a script gets.
 func (p *place) isCurrent(rep EnsureReport) {
 	p.t.Helper()
-	s, release, err := p.Setup(p.t.Context())
+	s, release, err := p.Setup(p.t.Context(), "")
 	must(p.t, err)
 	defer release()
 	if s.Base != rep.Base || s.Lock != rep.Lock || s.ID != rep.Python || s.Python != python.Executable || len(s.Layers) != 1 {
@@ -276,7 +336,7 @@ func (p *place) left() (names []string) {
 // run runs a command as a script would, and returns what it printed.
 func run(t testing.TB, e *Env, argv ...string) (sandboxrun.Result, map[string][]byte) {
 	t.Helper()
-	s, release, err := e.Setup(t.Context())
+	s, release, err := e.Setup(t.Context(), "")
 	must(t, err)
 	defer release()
 	argv = slices.Clone(argv)
@@ -302,9 +362,22 @@ func run(t testing.TB, e *Env, argv ...string) (sandboxrun.Result, map[string][]
 // prints runs Python code that has to succeed, and returns what it prints.
 func prints(t testing.TB, e *Env, code string) string {
 	t.Helper()
-	res, _ := run(t, e, "python3", "-s", "-c", code)
+	s, release, err := e.Setup(t.Context(), "")
+	must(t, err)
+	defer release()
+	p := &place{Env: e, t: t}
+	return p.runSetup(s, code)
+}
+
+// runSetup runs Python code that has to succeed with what a script gets.
+func (p *place) runSetup(s Setup, code string) string {
+	p.t.Helper()
+	limits := sandboxrun.DefaultLimits()
+	limits.Timeout = 2 * time.Minute
+	res, err := p.o.Box.Run(p.t.Context(), sandboxrun.Run{Argv: []string{s.Python, "-s", "-c", code}, Binds: s.Binds, Data: s.Data, Env: s.Env, Limits: limits}, nil)
+	must(p.t, err)
 	if res.ExitCode != 0 {
-		t.Fatalf("exit %d: %s", res.ExitCode, res.Stderr.Text)
+		p.t.Fatalf("exit %d: %s", res.ExitCode, res.Stderr.Text)
 	}
 	return strings.TrimSpace(string(res.Stdout.Text))
 }

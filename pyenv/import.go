@@ -113,34 +113,21 @@ func (e *Env) importWheel(ctx context.Context, name string, r io.Reader, base bo
 	if err != nil {
 		return rep, err
 	}
-	f, sum, size, err := spool(filepath.Join(root.Dir(), "jobs"), r)
-	if err != nil {
-		return rep, err
-	}
-	defer f.Close()
 	it, err := e.make(ctx)
 	if err != nil {
 		return rep, err
 	}
-	w, err := wheel.Open(f, size, name, wheel.Options{Stdlib: it.Facts.Stdlib})
+	t, err := takeWheel(ctx, root, it, name, r, imported)
 	if err != nil {
 		return rep, err
 	}
-	if err := fits(w, it); err != nil {
-		return rep, err
-	}
-	if err := w.Verify(ctx); err != nil {
-		return rep, err
-	}
-	p, err := packageOf(w, it, name, sum, size)
-	if err != nil {
-		return rep, err
-	}
-	rep = ImportReport{Name: p.Name, Version: p.Version, File: name, SHA256: sum, Size: size, Modules: p.Tops, Requires: p.Requires, Base: base}
-	if len(w.Startup) > 0 {
+	defer t.Close()
+	p := t.pkg
+	rep = ImportReport{Name: p.Name, Version: p.Version, File: name, SHA256: p.SHA256, Size: p.Size, Modules: p.Tops, Requires: p.Requires, Base: base}
+	if len(t.wheel.Startup) > 0 {
 		rep.Notes = append(rep.Notes, "It has code that wants to run at every start of Python, which is left out.")
 	}
-	return rep, e.keep(ctx, root, f, p, base)
+	return rep, e.keep(ctx, root, t, base)
 }
 
 // spool copies what r gives into a file without a name, and hashes it.
@@ -176,10 +163,10 @@ func fits(w *wheel.Wheel, it *python.Interpreter) error {
 	return err
 }
 
-// packageOf is how a lock names a wheel: of what it needs it has what is needed with
-// this interpreter.
-func packageOf(w *wheel.Wheel, it *python.Interpreter, file, sum string, size int64) (lock.Package, error) {
-	p := lock.Package{Name: w.File.Name, Version: w.File.Version.String(), File: file, SHA256: sum, Size: size, Index: imported, License: harmless(w.Metadata.License)}
+// packageOf adds to p what a wheel says of itself, as a lock names it: of what it needs
+// it has what is needed with this interpreter.
+func packageOf(w *wheel.Wheel, it *python.Interpreter, p lock.Package) (lock.Package, error) {
+	p.Name, p.Version, p.License = w.File.Name, w.File.Version.String(), harmless(w.Metadata.License)
 	env := spec.CPythonLinux(it.Facts.Full, it.Facts.Target.Arch)
 	for _, q := range w.Metadata.Requires {
 		needed, err := q.Applies(env, nil)
@@ -199,11 +186,8 @@ func packageOf(w *wheel.Wheel, it *python.Interpreter, file, sum string, size in
 }
 
 // keep puts the wheel where Ensure finds it.
-func (e *Env) keep(ctx context.Context, root *store.Root, f *os.File, p lock.Package, base bool) error {
-	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return err
-	}
-	if err := root.AddWheel(ctx, f, p.SHA256, p.Size); err != nil || !base {
+func (e *Env) keep(ctx context.Context, root *store.Root, t *taken, base bool) error {
+	if err := t.store(ctx, root); err != nil || !base {
 		return err
 	}
 	unlock, err := e.claim(ctx, func() {})
@@ -211,5 +195,5 @@ func (e *Env) keep(ctx context.Context, root *store.Root, f *os.File, p lock.Pac
 		return err
 	}
 	defer unlock()
-	return e.addExtra(p)
+	return e.addExtra(t.pkg)
 }

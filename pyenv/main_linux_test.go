@@ -14,7 +14,7 @@ const testUID = 60712
 
 func TestMain(m *testing.M) {
 	sandboxrun.StageMain()
-	if playRole() {
+	if playRole() || playClerk() {
 		return
 	}
 	os.Exit(usertest.Main(m, usertest.Options{UID: testUID, Env: pipVariables(), Before: mountSmall}))

@@ -38,22 +38,33 @@ const (
 	probeTail = 2048
 )
 
-// probe imports what a layer is for, as a script would. A base that is current already
-// has passed.
+// probe imports what the base is for, as a script would. One that is current already has
+// passed.
 func (w *maker) probe(ctx context.Context) error {
 	if cur, err := w.root.Current(); err == nil && cur == w.current() && !w.rep.Built {
 		return nil
 	}
 	modules := w.modules()
 	w.tell(Progress{Step: StepProbe, Total: int64(len(modules)), Text: "importing the packages once"})
-	m, err := w.e.plan(w.root, attach.Set{Python: w.it, Layers: []*store.Layer{w.layer}})
+	err := w.e.imports(ctx, w.root, attach.Set{Python: w.it, Layers: []*store.Layer{w.layer}}, modules, probeTime)
+	var e *Error
+	if errors.As(err, &e) && e.Code == ErrProbe {
+		e.Hint = "the base is left as it was; look at the log of the server, and resolve anew with mcp-vdisk env ensure --relock"
+	}
+	return err
+}
+
+// imports imports modules once, as a script would that has these layers. Errors:
+// ErrProbe; those of the sandbox.
+func (e *Env) imports(ctx context.Context, root *store.Root, set attach.Set, modules []string, within time.Duration) error {
+	m, err := e.plan(root, set)
 	if err != nil {
 		return err
 	}
 	limits := sandboxrun.DefaultLimits()
-	limits.Timeout = probeTime
-	res, err := w.e.o.Box.Run(ctx, sandboxrun.Run{
-		Argv: append([]string{python.Executable, "-s", "-c", probeScript}, modules...), Binds: m.Binds, Env: m.Env, Limits: limits,
+	limits.Timeout = within
+	res, err := e.o.Box.Run(ctx, sandboxrun.Run{
+		Argv: append([]string{python.Executable, "-s", "-c", probeScript}, modules...), Binds: m.Binds, Data: m.Data, Env: m.Env, Limits: limits,
 	}, nil)
 	if err != nil {
 		return err
@@ -62,7 +73,7 @@ func (w *maker) probe(ctx context.Context) error {
 	if res.Outcome == sandboxrun.Exited && res.ExitCode == 0 && done {
 		return nil
 	}
-	return w.probeFailed(res, at)
+	return probeFailed(res, at, set.Layers)
 }
 
 // reached is the module that a probe was at, "" for none, and whether it got through
@@ -109,8 +120,8 @@ func importable(tops []string) (list []string) {
 	return list
 }
 
-func (w *maker) probeFailed(res sandboxrun.Result, at string) error {
-	e := &Error{Code: ErrProbe, Hint: "the base is left as it was; look at the log of the server, and resolve anew with mcp-vdisk env ensure --relock"}
+func probeFailed(res sandboxrun.Result, at string, layers []*store.Layer) error {
+	e := &Error{Code: ErrProbe}
 	said := strings.TrimSpace(string(res.Stderr.Text))
 	if len(said) > probeTail {
 		said = strings.ToValidUTF8(said[len(said)-probeTail:], "")
@@ -119,7 +130,7 @@ func (w *maker) probeFailed(res sandboxrun.Result, at string) error {
 	name := "Python"
 	if at != "" {
 		name = at
-		e.Blocking = w.blocking(name)
+		e.Blocking = blocking(name, layers)
 	}
 	lines := strings.Split(said, "\n")
 	why := harmless(lines[len(lines)-1])
@@ -135,11 +146,13 @@ func (w *maker) probeFailed(res sandboxrun.Result, at string) error {
 }
 
 // blocking is the distribution that a module is of.
-func (w *maker) blocking(module string) resolve.Blocking {
+func blocking(module string, layers []*store.Layer) resolve.Blocking {
 	top, _, _ := strings.Cut(module, ".")
-	for _, p := range w.layer.Manifest.Packages {
-		if slices.Contains(p.Tops, top) {
-			return resolve.Blocking{Name: p.Name, Version: p.Version}
+	for _, l := range layers {
+		for _, p := range l.Manifest.Packages {
+			if slices.Contains(p.Tops, top) {
+				return resolve.Blocking{Name: p.Name, Version: p.Version}
+			}
 		}
 	}
 	return resolve.Blocking{}

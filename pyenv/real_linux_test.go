@@ -12,12 +12,16 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/dgraph-io/badger/v4"
+	"github.com/mcp-vdisk/mcp-vdisk/pyenv/policy"
+	"github.com/mcp-vdisk/mcp-vdisk/pyenv/queue"
 	"github.com/mcp-vdisk/mcp-vdisk/pyenv/resolve"
 	"github.com/mcp-vdisk/mcp-vdisk/pyenv/wheeltest"
 )
@@ -421,4 +425,69 @@ func TestRealImport(t *testing.T) {
 		t.Error(err)
 	}
 	t.Logf("a base from a full wheelhouse: %s", rep.Took.Round(time.Millisecond))
+}
+
+// TestRealTwoVersions: two workspaces have two versions of one package of the index, a
+// third has neither; the base stays as it is. A fourth that asks for the same as the first
+// needs neither a resolver nor a download.
+func TestRealTwoVersions(t *testing.T) {
+	r := newReal(t)
+	db, err := badger.Open(badger.DefaultOptions("").WithInMemory(true).WithLogger(nil))
+	must(t, err)
+	defer db.Close()
+	q, err := queue.Open(db, queue.Options{})
+	must(t, err)
+	e, err := Open(Options{Root: r.o.Root, Box: r.o.Box, Queue: q})
+	must(t, err)
+	defer e.Close()
+	ask := func(ws, what string, pip resolve.Config) queue.Request {
+		t.Helper()
+		got, err := e.Request(t.Context(), Ask{Workspace: ws, Packages: []string{what}, Pip: &pip})
+		must(t, err)
+		got, err = e.Wait(t.Context(), ws, got.ID, false)
+		must(t, err)
+		if got.State == queue.PendingApproval && slices.Equal(rules(got), []string{policy.SeveralIndexes}) { // as pip of this host has it
+			_, err = e.Decide(t.Context(), got.ID, Ruling{Approve: true, Lock: got.Lock, By: "operator"})
+			must(t, err)
+			got, err = e.Wait(t.Context(), ws, got.ID, false)
+			must(t, err)
+		}
+		if got.State != queue.Ready {
+			t.Fatalf("%s: %s %+v %+v", what, got.State, got.Failure, got.Findings)
+		}
+		return got
+	}
+	was, err := e.Status(t.Context(), "")
+	must(t, err)
+	first := ask(wsA, "tabulate==0.8.10", r.pip)
+	ask(wsB, "tabulate==0.9.0", r.pip)
+	const see = "import importlib.util as u, importlib.metadata as m; print(m.version('tabulate') if u.find_spec('tabulate') else 'none')"
+	p := &place{Env: e, t: t}
+	check := func(ws, want string) {
+		t.Helper()
+		s, release, err := e.Setup(t.Context(), ws)
+		must(t, err)
+		defer release()
+		if got := p.runSetup(s, see); got != want || s.Base != was.Base {
+			t.Errorf("%s sees %s, want %s; base %s, was %s", ws, got, want, s.Base, was.Base)
+		}
+	}
+	check(wsA, "0.8.10")
+	check(wsB, "0.9.0")
+	check(wsC, "none")
+	start := time.Now()
+	again := ask(workspace(4), "Tabulate==0.8.10", r.pip)
+	took := time.Since(start)
+	if again.Layer != first.Layer {
+		t.Errorf("%+v", again)
+	}
+	check(workspace(4), "0.8.10")
+	t.Logf("known: ready in %s", took)
+	start = time.Now()
+	big := ask(wsA, "pandas", r.pip)
+	t.Logf("pandas on request: %s, notes %q", time.Since(start).Round(time.Millisecond), big.Notes)
+	s, release, err := e.Setup(t.Context(), wsA)
+	must(t, err)
+	defer release()
+	t.Logf("pandas %s", p.runSetup(s, "import pandas, tabulate; print(pandas.DataFrame({'a': [1, 2]}).a.sum(), pandas.__version__)"))
 }

@@ -1,12 +1,17 @@
 package pyenv
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/mcp-vdisk/mcp-vdisk/pyenv/attach"
+	"github.com/mcp-vdisk/mcp-vdisk/pyenv/lock"
 	"github.com/mcp-vdisk/mcp-vdisk/pyenv/python"
+	"github.com/mcp-vdisk/mcp-vdisk/pyenv/queue"
 	"github.com/mcp-vdisk/mcp-vdisk/pyenv/store"
 	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
 )
@@ -20,16 +25,20 @@ type Setup struct {
 	Data   []sandboxrun.Data // the same
 	Env    []string          // the same, KEY=VALUE; PATH is among them
 	Layers []string          // ids, in the order of the import path
-	Base   string            // id of the base layer among them, "" for none
+	Base   string            // id of the base layer among them, "" for none; an isolated one is none
 	Lock   string            // id of its lock
+	Locks  []string          // ids of those of the workspace's own layers
 }
 
-// Expected is what Setup would probably give now, without mounts. It waits for
-// nothing.
-func (e *Env) Expected() Setup {
+// Expected is what Setup would probably give a workspace now, without mounts. It waits
+// for nothing.
+func (e *Env) Expected(ws string) Setup {
 	plain, _ := e.hostPython()
 	if e.o.Root == "" || e.o.Box == nil {
 		return Setup{Python: plain}
+	}
+	if b, err := e.binding(ws); err == nil && bound(b) {
+		return Setup{Python: python.Executable, ID: b.Python, Layers: append(slices.Clone(b.Layers), cmp.Or(b.Iso, b.Base)), Base: b.Base, Locks: b.Locks}
 	}
 	if root, err := e.store(); err == nil {
 		if cur, err := root.Current(); err == nil {
@@ -47,8 +56,8 @@ func (e *Env) Expected() Setup {
 	return Setup{Python: python.Executable}
 }
 
-// Setup returns what a run that begins now gets. What it names stays where it is until
-// release is called.
+// Setup returns what a run of a workspace gets that begins now; "" is none, which has what
+// is current. What it names stays where it is until release is called.
 //
 // The managed interpreter is made on first use, which takes some seconds once; all who
 // need it wait for that one making, for 15 seconds at most. When it cannot be had, the
@@ -59,13 +68,13 @@ func (e *Env) Expected() Setup {
 // read and compared first, which takes some tenths of a second each time. Errors are an
 // *Error then, too: ErrChanged when something differs. What is changed after it was
 // compared and before it is mounted is not found.
-func (e *Env) Setup(ctx context.Context) (s Setup, release func(), err error) {
+func (e *Env) Setup(ctx context.Context, ws string) (s Setup, release func(), err error) {
 	if e.o.Root == "" || e.o.Box == nil {
 		return e.host(), func() {}, nil
 	}
 	waiting, stop := context.WithTimeoutCause(ctx, makeWait, errWait)
 	defer stop()
-	s, release, err = e.managed(waiting)
+	s, release, err = e.managed(waiting, ws)
 	if err == nil && e.o.Strict {
 		if err = e.compare(ctx, s); err != nil {
 			release()
@@ -107,12 +116,12 @@ func (e *Env) notice(ctx context.Context, err error, what string) {
 }
 
 // managed is Setup with the managed interpreter, or an error.
-func (e *Env) managed(ctx context.Context) (s Setup, release func(), err error) {
+func (e *Env) managed(ctx context.Context, ws string) (s Setup, release func(), err error) {
 	root, err := e.store()
 	if err != nil {
 		return s, nil, err
 	}
-	set, lockID, release, err := e.current(ctx, root)
+	set, b, lockID, release, err := e.layered(ctx, root, ws)
 	if err != nil {
 		return s, nil, err
 	}
@@ -122,17 +131,38 @@ func (e *Env) managed(ctx context.Context) (s Setup, release func(), err error) 
 		return s, nil, err
 	}
 	e.touch(set.Python)
-	s = Setup{Python: python.Executable, ID: set.Python.ID, Binds: m.Binds, Env: m.Env, Lock: lockID}
+	s = Setup{Python: python.Executable, ID: set.Python.ID, Binds: m.Binds, Data: m.Data, Env: m.Env, Lock: lockID, Locks: b.Locks}
 	for _, l := range set.Layers {
-		s.Layers, s.Base = append(s.Layers, l.ID), l.ID
+		if s.Layers = append(s.Layers, l.ID); l.Kind == lock.Base {
+			s.Base = l.ID
+		}
 	}
 	return s, release, nil
 }
 
-// current is what a new workspace gets, held: the base layer with its interpreter,
-// or, without one that can be used, an interpreter alone.
+// layered is what a workspace gets, held: what it is bound to or else what is current; or,
+// without a base layer that can be used, an interpreter alone.
+func (e *Env) layered(ctx context.Context, root *store.Root, ws string) (set attach.Set, b queue.Binding, lockID string, release func(), err error) {
+	if b, err = e.binding(ws); err == nil && bound(b) {
+		if set, lockID, release, err = e.based(ctx, root, b); err == nil {
+			return set, b, lockID, release, nil
+		}
+	}
+	switch {
+	case context.Cause(ctx) != nil:
+		return set, b, "", nil, context.Cause(ctx)
+	case err != nil && e.o.Strict:
+		return set, b, "", nil, err
+	case err != nil:
+		e.notice(ctx, err, "a workspace does not get the packages that it is bound to")
+	}
+	set, lockID, release, err = e.current(ctx, root)
+	return set, queue.Binding{}, lockID, release, err
+}
+
+// current is what a workspace gets that is bound to nothing.
 func (e *Env) current(ctx context.Context, root *store.Root) (set attach.Set, lockID string, release func(), err error) {
-	if set, lockID, release, err = e.based(ctx, root); err == nil {
+	if set, lockID, release, err = e.based(ctx, root, queue.Binding{}); err == nil {
 		return set, lockID, release, nil
 	}
 	if context.Cause(ctx) != nil {
@@ -151,38 +181,32 @@ func (e *Env) current(ctx context.Context, root *store.Root) (set attach.Set, lo
 	return attach.Set{Python: it}, "", release, err
 }
 
-// based is the current base layer with its interpreter.
-func (e *Env) based(ctx context.Context, root *store.Root) (set attach.Set, lockID string, release func(), err error) {
-	cur, err := root.Current()
+// based is a base layer, with what a workspace is bound to besides.
+func (e *Env) based(ctx context.Context, root *store.Root, b queue.Binding) (set attach.Set, lockID string, release func(), err error) {
+	h, release, err := e.hold(ctx, root, b)
 	if err != nil {
 		return set, "", nil, err
 	}
-	it, err := e.load(ctx, cur.Python)
-	if err != nil {
-		return set, "", nil, err
+	if h.base.Kind == lock.Base {
+		lockID = h.base.Manifest.Lock
 	}
-	layer, err := root.Layer(cur.Layer)
-	if err != nil {
-		return set, "", nil, unusable(cur.Layer, err)
+	if cur, err := root.Current(); err == nil && cur.Layer == h.base.ID {
+		lockID = cur.Lock
 	}
-	leave, err := python.Use(root.Dir(), it.ID)
-	if err != nil {
-		return set, "", nil, err
-	}
-	leaveLayer, err := root.Use(layer.ID)
-	if err != nil {
-		leave()
-		return set, "", nil, err
-	}
-	return attach.Set{Python: it, Layers: []*store.Layer{layer}}, cur.Lock, func() { leaveLayer(); leave() }, nil
+	return h.set(), lockID, release, nil
 }
 
-// unusable says that the layer which is current is not there, or not whole.
+// unusable says that a layer is not there, or not whole.
 func unusable(id string, err error) *Error {
-	return &Error{
-		Code: ErrChanged, Sentence: fmt.Sprintf("the base layer %s cannot be used: its directory or its manifest is gone or damaged", id),
-		Hint: "mcp-vdisk env ensure builds it again", Detail: err.Error(),
+	e := &Error{
+		Code: ErrChanged, Sentence: fmt.Sprintf("the layer %s cannot be used: its directory or its manifest is gone or damaged", id),
+		Hint: "mcp-vdisk env ensure --repair builds it again", Detail: err.Error(),
 	}
+	if strings.HasPrefix(id, string(lock.Base)) {
+		e.Sentence = "the base " + strings.TrimPrefix(e.Sentence, "the ")
+		e.Hint = "mcp-vdisk env ensure builds it again"
+	}
+	return e
 }
 
 // plan makes the mounts, and boot/ when this process has not yet, or when it is gone.

@@ -25,7 +25,7 @@ import (
 func TestSetupMakes(t *testing.T) {
 	t.Parallel()
 	e := openEnv(t, filepath.Join(t.TempDir(), "envs"), nil)
-	st, err := e.Status(t.Context())
+	st, err := e.Status(t.Context(), "")
 	must(t, err)
 	if st.Kind != "" || st.Python != python.Executable || !strings.HasPrefix(st.Version, "3.") || st.BaseReady || !strings.Contains(st.Reason, "first script") {
 		t.Errorf("before: %+v", st)
@@ -33,7 +33,7 @@ func TestSetupMakes(t *testing.T) {
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
-			s, release, err := e.Setup(t.Context())
+			s, release, err := e.Setup(t.Context(), "")
 			if err != nil || s.Python != python.Executable || s.ID == "" || s.Base != "" || len(s.Binds) < 2 {
 				t.Errorf("%+v, %v", s, err)
 			}
@@ -44,7 +44,7 @@ func TestSetupMakes(t *testing.T) {
 	if ids, err := python.List(e.o.Root); err != nil || len(ids) != 1 {
 		t.Errorf("%q, %v", ids, err)
 	}
-	st, err = e.Status(t.Context())
+	st, err = e.Status(t.Context(), "")
 	must(t, err)
 	if got := prints(t, e, "import sys; print(sys.version.split()[0], sys.executable)"); got != st.Version+" "+st.Python || st.Kind != "system" {
 		t.Errorf("runs %q, the status is %+v", got, st)
@@ -82,7 +82,7 @@ func TestSetupFallsBack(t *testing.T) {
 			if said := string(res.Stderr.Text); !strings.Contains(said, `{"action":"request","packages":["X"]}`) || string(res.Stdout.Text) != "/usr/bin/python3\n" {
 				t.Errorf("pip: %s%s", res.Stdout.Text, said)
 			}
-			st, err := p.Status(t.Context())
+			st, err := p.Status(t.Context(), "")
 			must(t, err)
 			if st.Kind != "host" || !strings.Contains(st.Reason, c.reason) || strings.Contains(st.Reason, p.root) || !strings.HasPrefix(st.Version, "3.") {
 				t.Errorf("%+v", st)
@@ -109,12 +109,12 @@ func TestSetupWaits(t *testing.T) {
 	gone := errors.New("the caller is gone")
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 20*time.Millisecond, gone)
 	defer cancel()
-	if _, _, err := p.Setup(ctx); !errors.Is(err, gone) {
+	if _, _, err := p.Setup(ctx, ""); !errors.Is(err, gone) {
 		t.Errorf("%v", err)
 	}
 	waiting, stop := context.WithTimeoutCause(t.Context(), 20*time.Millisecond, errWait)
 	defer stop()
-	if _, _, err := p.managed(waiting); !errors.Is(err, errWait) {
+	if _, _, err := p.managed(waiting, ""); !errors.Is(err, errWait) {
 		t.Errorf("%v", err)
 	}
 }
@@ -128,7 +128,7 @@ func TestWarm(t *testing.T) {
 	e.Warm()
 	deadline := time.Now().Add(time.Minute)
 	for tick := time.NewTicker(20 * time.Millisecond); ; <-tick.C {
-		st, err := e.Status(t.Context())
+		st, err := e.Status(t.Context(), "")
 		must(t, err)
 		if st.Kind == "system" {
 			break
@@ -164,15 +164,14 @@ func TestInterpreterRemoved(t *testing.T) {
 // built again.
 func TestBaseDamaged(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
-	rep := p.ensure(at(index(t, indextest.Options{}, wheels()...)))
+	p, rep := newBased(t)
 	manifest := filepath.Join(p.root, "layers", rep.Base, "manifest.json")
 	must(t, os.Chmod(manifest, 0o600))
 	must(t, os.WriteFile(manifest, []byte("{}"), 0o600))
 	if got := prints(t, p.Env, "import sys; print(sys.executable)"); got != python.Executable {
 		t.Errorf("runs %q", got)
 	}
-	st, err := p.Status(t.Context())
+	st, err := p.Status(t.Context(), "")
 	must(t, err)
 	if st.BaseReady || st.Base != rep.Base || st.Reason == "" {
 		t.Errorf("%+v", st)
@@ -187,8 +186,7 @@ func TestBaseDamaged(t *testing.T) {
 // Ensure.
 func TestCase52(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
-	rep := p.ensure(at(index(t, indextest.Options{}, wheels()...)))
+	p, rep := newBased(t)
 	well, err := p.Doctor(t.Context(), true)
 	must(t, err)
 	if len(well.Problems) > 0 || len(well.Layers) != 1 || well.Layers[0].Files == 0 || !well.Status.BaseReady || well.Resolver == "" {
@@ -261,7 +259,7 @@ func TestSettingsThatCannotBeUsed(t *testing.T) {
 			p := newPlace(t)
 			change(&p.o)
 			for _, when := range []string{"before", "after"} {
-				st, err := p.Status(t.Context())
+				st, err := p.Status(t.Context(), "")
 				must(t, err)
 				if st.Kind != "host" || st.Python != "/usr/bin/python3" || !strings.Contains(st.Reason, "the settings") || !strings.Contains(st.Reason, "env doctor") {
 					t.Errorf("%s: %+v", when, st)
@@ -272,10 +270,9 @@ func TestSettingsThatCannotBeUsed(t *testing.T) {
 			}
 		})
 	}
-	p := newPlace(t)
-	rep := p.ensure(at(index(t, indextest.Options{}, wheels()...)))
+	p, rep := newBased(t)
 	p.o.Prefix = "/nonexistent"
-	if st, err := p.Status(t.Context()); err != nil || st.Base != rep.Base || !st.BaseReady || !strings.Contains(st.Reason, "that of the base layer") {
+	if st, err := p.Status(t.Context(), ""); err != nil || st.Base != rep.Base || !st.BaseReady || !strings.Contains(st.Reason, "that of the base layer") {
 		t.Errorf("%+v, %v", st, err)
 	}
 	must(t, os.Remove(filepath.Join(p.root, "layers", rep.Base, "manifest.json")))
@@ -290,9 +287,8 @@ func TestSettingsThatCannotBeUsed(t *testing.T) {
 // without an index where that is possible.
 func TestImport(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
+	p, first := newBased(t)
 	x := index(t, indextest.Options{}, wheels()...)
-	first := p.ensure(at(x))
 	house := wheeltest.Wheel{Name: "house", Requires: []string{"gamma>=2", "absent; python_version < '3'"},
 		Files: []wheeltest.File{{Name: "house/__init__.py"}, {Name: "house/build.py", Body: "import gamma, sys\nprint('built', sys.argv[1:], gamma.version)\n"}}}
 	got, err := p.Import(t.Context(), "some/where/"+house.FileName(), bytes.NewReader(house.Bytes()), true)
@@ -450,10 +446,8 @@ func TestCommittedLocks(t *testing.T) {
 // TestGC: what is current, wanted, imported, bound or in use stays.
 func TestGC(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t)
-	x := index(t, indextest.Options{}, wheels()...)
-	first := p.ensure(at(x))
-	s, release, err := p.Setup(t.Context())
+	p, first := newBased(t)
+	s, release, err := p.Setup(t.Context(), "")
 	must(t, err)
 	defer release()
 	house := module("house", "1")
@@ -494,10 +488,6 @@ func TestGC(t *testing.T) {
 		t.Errorf("%+v", again)
 	}
 	prints(t, p.Env, "import alpha, house")
-	p.o.Keep = func() (map[string]bool, error) { return nil, errors.New("unreadable") }
-	if _, err := p.GC(t.Context(), 0, false); err == nil {
-		t.Error("it collects though it does not know what is bound")
-	}
 }
 
 // TestNoRoot: without a root scripts get the Python of the host and the rest is
@@ -507,7 +497,7 @@ func TestNoRoot(t *testing.T) {
 	must(t, err)
 	defer e.Close()
 	p := &place{Env: e, t: t, root: "/nowhere"}
-	s, release, err := e.Setup(t.Context())
+	s, release, err := e.Setup(t.Context(), "")
 	must(t, err)
 	release()
 	if s.Python != "/usr/bin/python3" || len(s.Binds) > 0 || s.ID != "" || s.Base != "" {
@@ -520,7 +510,7 @@ func TestNoRoot(t *testing.T) {
 	none, err := Open(Options{Root: t.TempDir(), HostPythons: []string{"/usr/bin/no-such-python"}})
 	must(t, err)
 	defer none.Close()
-	st, err := none.Status(t.Context())
+	st, err := none.Status(t.Context(), "")
 	must(t, err)
 	if st.Python != "" || st.Reason == "" {
 		t.Errorf("%+v", st)

@@ -1,11 +1,15 @@
 package pyenv
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/mcp-vdisk/mcp-vdisk/pyenv/python"
+	"github.com/mcp-vdisk/mcp-vdisk/pyenv/queue"
 	"github.com/mcp-vdisk/mcp-vdisk/pyenv/store"
 )
 
@@ -20,7 +24,13 @@ type Status struct {
 	Lock      string    `json:"lock"`       // id of its lock, "" unless BaseReady
 	BaseReady bool      `json:"base_ready"` // it is what a script gets
 	Packages  []Package `json:"packages"`   // of the layers, sorted by name
-	Layers    []string  `json:"layers"`     // ids
+	Layers    []string  `json:"layers"`     // ids, in the order of the import path
+
+	// Of a workspace that is bound to layers of its own, else empty.
+	Rev      int             `json:"rev,omitempty"`      // of its binding
+	Iso      string          `json:"iso,omitempty"`      // id of the layer in the place of the base
+	Locks    []string        `json:"locks,omitempty"`    // of its layers besides the base
+	Requests []queue.Request `json:"requests,omitempty"` // of the workspace, those that are not closed, in order of arrival
 
 	Building string `json:"building,omitempty"` // what this process is at work on
 	Reason   string `json:"reason,omitempty"`   // why there is no managed interpreter, or no base
@@ -38,9 +48,9 @@ type Package struct {
 // kindHost is the kind of an interpreter that is not managed.
 const kindHost = "host"
 
-// Status tells what there is. It starts no process and waits for nothing that is
+// Status tells what there is for a workspace; "" is none, which has what is current. It starts no process and waits for nothing that is
 // being built: it takes some milliseconds at most. Errors: that of a ctx that ended.
-func (e *Env) Status(ctx context.Context) (Status, error) {
+func (e *Env) Status(ctx context.Context, ws string) (Status, error) {
 	if ctx.Err() != nil {
 		return Status{}, context.Cause(ctx)
 	}
@@ -48,14 +58,17 @@ func (e *Env) Status(ctx context.Context) (Status, error) {
 	e.mu.Lock()
 	own, failed := e.own, e.failed.err
 	for _, t := range e.tasks {
-		st.Building = t.text
+		if t.ws == "" || t.ws == ws { // what others ask for is their own business
+			st.Building = t.text
+		}
 	}
 	e.mu.Unlock()
 	it := own
-	based, err := e.tellBase(&st)
+	based, err := e.tellLayers(&st, ws)
 	if err != nil {
 		st.Reason = sentence(err)
-	} else if based != nil {
+	}
+	if based != nil {
 		it = based
 	}
 	if err := python.Usable(e.pythonOptions()); err != nil && failed == nil {
@@ -71,7 +84,7 @@ func (e *Env) Status(ctx context.Context) (Status, error) {
 	}
 	if it == nil {
 		e.tellHost(&st)
-		if x := e.Expected(); x.Python == python.Executable && st.Reason == "" {
+		if x := e.Expected(""); x.Python == python.Executable && st.Reason == "" {
 			st.Python, st.Kind, st.Degraded = x.Python, "", ""
 			st.Reason = "it is made when the first script needs it"
 		}
@@ -84,9 +97,11 @@ func (e *Env) Status(ctx context.Context) (Status, error) {
 	return st, nil
 }
 
-// tellBase adds the base layer that is current, and returns its interpreter; nil if
-// there is none.
-func (e *Env) tellBase(st *Status) (*python.Interpreter, error) {
+// tellLayers adds what the workspace is bound to or else the base layer that is current,
+// and its requests, and returns the interpreter; nil if there are no layers. Where the
+// layers of a workspace cannot be used it tells of the current ones, with the reason, as
+// Setup does it.
+func (e *Env) tellLayers(st *Status, ws string) (*python.Interpreter, error) {
 	if e.o.Root == "" || e.o.Box == nil {
 		return nil, nil
 	}
@@ -94,6 +109,58 @@ func (e *Env) tellBase(st *Status) (*python.Interpreter, error) {
 	if err != nil {
 		return nil, err
 	}
+	qerr := e.tellRequests(st, ws)
+	b, err := e.binding(ws)
+	if err == nil && bound(b) {
+		var it *python.Interpreter
+		if it, err = e.tellBound(st, root, b); err == nil {
+			return it, qerr
+		}
+	}
+	it, berr := e.tellBase(st, root)
+	return it, cmp.Or(berr, err, qerr)
+}
+
+// tellRequests adds the open requests of a workspace.
+func (e *Env) tellRequests(st *Status, ws string) error {
+	if e.o.Queue == nil || ws == "" {
+		return nil
+	}
+	list, err := e.o.Queue.Open()
+	for _, r := range list {
+		if r.Workspace == ws {
+			st.Requests = append(st.Requests, r)
+		}
+	}
+	return err
+}
+
+// tellBound adds what a workspace is bound to, all or nothing.
+func (e *Env) tellBound(st *Status, root *store.Root, b queue.Binding) (*python.Interpreter, error) {
+	it, err := e.peek(b.Python)
+	if err != nil {
+		return nil, err
+	}
+	base := cmp.Or(b.Iso, b.Base)
+	told := Status{Layers: append(slices.Clone(b.Layers), base)}
+	for _, id := range told.Layers {
+		l, err := root.Layer(id)
+		if err != nil {
+			return nil, unusable(id, err)
+		}
+		told.Packages = append(told.Packages, packagesOf(l)...)
+		if id == base {
+			told.Lock = l.Manifest.Lock
+		}
+	}
+	slices.SortStableFunc(told.Packages, func(a, b Package) int { return strings.Compare(a.Name, b.Name) })
+	st.BaseReady, st.Base, st.Lock, st.Layers, st.Packages = true, base, told.Lock, told.Layers, told.Packages
+	st.Rev, st.Iso, st.Locks = b.Rev, b.Iso, b.Locks
+	return it, nil
+}
+
+// tellBase adds the base layer that is current, if there is one.
+func (e *Env) tellBase(st *Status, root *store.Root) (*python.Interpreter, error) {
 	cur, err := root.Current()
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, nil

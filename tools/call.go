@@ -24,8 +24,11 @@ import (
 type Caller struct {
 	Actor    string // "agent", or "operator" for a person at a terminal
 	Client   string // name and version of the client software, if it said so
+	Session  string // of the transport, "" if there is none
 	Protocol string // revision of MCP, or "call" from a terminal
 	Request  string // JSON-RPC id as it was written
+
+	began time.Time // of a call over MCP
 }
 
 type callerKey struct{}
@@ -167,7 +170,7 @@ func (t *Tools) prepare(c *call) error {
 	if err != nil {
 		return err
 	}
-	c.work, err = t.handlers()[c.tool](c)
+	c.work, err = t.table[c.tool](c)
 	return err
 }
 

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/mcp-vdisk/mcp-vdisk/audit"
 	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
@@ -184,6 +186,8 @@ func invalid(tool string, err error) *Error {
 	e := &Error{Code: InvalidArgument, Sentence: bad.Error(), Hint: "correct the arguments of " + tool + " and call it again; nothing was done", cause: err}
 	first := bad.Faults[0]
 	switch {
+	case tool == "python_env" && !slices.ContainsFunc(bad.Faults, func(f schemas.Fault) bool { return !strings.HasPrefix(f.Path, "packages") }):
+		e.Rule = "env.bad_spec"
 	case len(bad.Faults) == 1 && first.Path == "path" && (first.Kind == schemas.KindType || first.Kind == schemas.KindEncoding):
 		e.Code = InvalidPath
 	case first.Path == "" && first.Kind == schemas.KindSyntax:

@@ -161,9 +161,7 @@ var provoke = map[Code]func(t *testing.T){
 	ImageCorrupt:     imageCorrupt,
 	NotReady: func(t *testing.T) {
 		d := newDisk(t)
-		for _, a := range []string{`{"action":"request","packages":["numpy"],"reason":"sums"}`, `{"action":"wait","request_id":"x","timeout_s":0}`} {
-			wantText(t, d.fails(NotReady, "python_env", a), "NOT_READY: env.no_base: ")
-		}
+		wantText(t, d.fails(NotReady, "python_env", `{"action":"request","packages":["numpy"],"reason":"sums"}`), "NOT_READY: env.no_base: ")
 		wantText(t, d.ok("python_env", `{"action":"status"}`), "Python", "layers: none")
 	},
 	Internal: func(t *testing.T) {

@@ -42,6 +42,16 @@
 // Every job ends with the jobs of its disk ([Jobs.Close]) or the process; after a
 // crash the log and the image tell what came of it.
 //
+// # The life of a request for packages
+//
+// python_env makes a request, in the environments of the disk and not on the disk, and
+// waits for a while: until what was asked for is there, or nothing will come of it, or a
+// person has to decide. The catalog of the operator decides, or a person; no argument of
+// a tool does. The answer tells the agent what to say to the person, in one sentence.
+// What the request came to is in the log by the environments' own records; the call's
+// has the packages and the path of the wheel, and what is no name of a package it leaves
+// out, for that may be a URL with a password.
+//
 // # Sessions
 //
 // A [Tools] is one session. Those of one disk share its image, view, log and
@@ -78,11 +88,15 @@
 // One file per tool. call.go is the life of a call, code.go the codes and what
 // becomes one, result.go what is answered, policy.go what a session may do, lease.go
 // whether it may change the disk,
-// paths.go how a path is found, mcp.go and stdio.go the protocol. Of scripts,
+// paths.go how a path is found, mcp.go and stdio.go the protocol, question.go and trip.go
+// how the server asks its client, elicit.go what it asks. Of scripts,
 // run_script.go is the arguments, script.go one run, script_report.go what is told
 // of it; job.go is a run from its call until it is forgotten, jobs.go all of them,
 // job_info.go and job_stop.go what the owner of the disk sees of them and how he
 // ends them, job_calls.go the calls about one, kept.go changes on their way into the disk,
 // forgotten.go what the log knows; turns.go is the queue, clean.go, transcript.go
-// and spool.go are the output.
+// and spool.go are the output. Of Python, python_env.go is the arguments,
+// python_request.go a request and the wait for it, python_result.go and python_error.go
+// what is told of them, python_status.go what there is, python_hint.go what a script is
+// told that lacks a package, elicit.go the question to the person at the client.
 package tools

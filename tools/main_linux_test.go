@@ -10,5 +10,5 @@ import (
 
 func TestMain(m *testing.M) {
 	sandboxrun.StageMain()
-	os.Exit(usertest.Main(m, usertest.Options{UID: 60702}))
+	os.Exit(usertest.Main(m, usertest.Options{UID: 60702, Update: true}))
 }

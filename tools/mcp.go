@@ -28,6 +28,11 @@ func (t *Tools) newMCP() *server.MCPServer {
 	hooks.AddAfterListTools(func(ctx context.Context, _ any, _ *mcp.ListToolsRequest, r *mcp.ListToolsResult) {
 		r.Tools = t.listed(ctx, r.Tools)
 	})
+	hooks.AddAfterInitialize(func(ctx context.Context, _ any, r *mcp.InitializeRequest, _ *mcp.InitializeResult) {
+		if s, ok := server.ClientSessionFromContext(ctx).(*session); ok {
+			s.greeted(r.Params.Capabilities)
+		}
+	})
 	s := server.NewMCPServer("mcp-vdisk", t.cfg.Version,
 		server.WithToolCapabilities(false),
 		server.WithLogging(),
@@ -38,7 +43,10 @@ func (t *Tools) newMCP() *server.MCPServer {
 	for _, name := range schemas.Names() {
 		def, _ := schemas.Tool(name)
 		s.AddTool(describe(def), func(ctx context.Context, req mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-			return t.Call(t.withRequest(ctx), def.Name, req.Params.RawArguments).MCP(), nil
+			ctx, trip := withTrip(t.withRequest(ctx), req.Params)
+			res := t.Call(ctx, def.Name, req.Params.RawArguments).MCP()
+			trip.ask(res)
+			return res, nil
 		})
 	}
 	return s
@@ -94,6 +102,9 @@ func (r Result) MCP() *mcp.CallToolResult {
 	}
 	if r.Err != nil {
 		facts["code"] = r.Err.Code
+		if r.Err.Rule != "" {
+			facts["rule"] = r.Err.Rule
+		}
 	}
 	meta[MetaResult] = facts
 	out.Meta = mcp.NewMetaFromMap(meta)
@@ -101,18 +112,24 @@ func (r Result) MCP() *mcp.CallToolResult {
 }
 
 // session is one client. The library wants to keep in it what the client said
-// of itself; nothing else of a session is kept.
+// of itself; besides that it has what elicit needs, and nothing else of a session is
+// kept.
 type session struct {
 	id   string
 	told func(client string) // of Config
+	turn chan struct{}       // held, as its one element, by who asks the client something
+	// ask sends the client a request and waits for the result: see loop.
+	ask func(ctx context.Context, method mcp.MCPMethod, params any) (json.RawMessage, error)
 
 	mu       sync.Mutex
 	ready    bool
 	client   mcp.Implementation
 	caps     mcp.ClientCapabilities
+	greeting mcp.ClientCapabilities // those of the handshake: any request of 2026-07-28 sets caps
+	forms    forms
 	level    mcp.LoggingLevel
 	protocol string
-	notes    chan mcp.JSONRPCNotification // never read: the server sends nothing unasked
+	notes    chan mcp.JSONRPCNotification // never read: what is sent belongs to a call, see loop
 }
 
 var (
@@ -148,6 +165,36 @@ func (s *session) GetClientCapabilities() (c mcp.ClientCapabilities) {
 	return c
 }
 
+func (s *session) greeted(c mcp.ClientCapabilities) { s.locked(func() { s.greeting = c }) }
+
+// takesForms says whether the client of a call has declared that it shows forms to a
+// person: with the call itself since 2026-07-28, before in the handshake. Elicitation is
+// of 2025-06-18, and "elicitation": {} means forms.
+func (s *session) takesForms(ctx context.Context) (ok bool) {
+	declared := func(c mcp.ClientCapabilities) bool {
+		e := c.Elicitation
+		return e != nil && (e.Form != nil || e.URL == nil)
+	}
+	if server.IsModernRequest(ctx) {
+		c := server.RequestProtocolInfoFromContext(ctx).ClientCapabilities
+		return c != nil && declared(*c)
+	}
+	s.locked(func() { ok = s.protocol >= mcp.ProtocolVersion20250618 && declared(s.greeting) })
+	return ok
+}
+
+// takeTurn waits until nobody else asks the client something; false says that ctx ended.
+func (s *session) takeTurn(ctx context.Context) bool {
+	select {
+	case s.turn <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (s *session) passTurn() { <-s.turn }
+
 func (s *session) SetProtocolVersion(v string) { s.locked(func() { s.protocol = v }) }
 
 func (s *session) ProtocolVersion() (v string) { s.locked(func() { v = s.protocol }); return v }
@@ -163,6 +210,7 @@ func (t *Tools) withRequest(ctx context.Context) context.Context {
 	c := callerOf(ctx)
 	c.Protocol = server.RequestProtocolVersion(ctx)
 	if s, ok := server.ClientSessionFromContext(ctx).(*session); ok {
+		c.Session = s.SessionID()
 		if info := s.GetClientInfo(); info.Name != "" {
 			c.Client = short(info.Name + " " + info.Version)
 		}
@@ -173,11 +221,12 @@ func (t *Tools) withRequest(ctx context.Context) context.Context {
 // request is the part of a message that the loop looks at before the library
 // does.
 type request struct {
-	ID     json.RawMessage `json:"id"`
-	Result json.RawMessage `json:"result"`
-	Error  json.RawMessage `json:"error"`
-	Method string          `json:"method"`
-	Params struct {
+	JSONRPC string          `json:"jsonrpc"`
+	ID      json.RawMessage `json:"id"`
+	Result  json.RawMessage `json:"result"`
+	Error   json.RawMessage `json:"error"`
+	Method  string          `json:"method"`
+	Params  struct {
 		Name      json.RawMessage `json:"name"`
 		Arguments json.RawMessage `json:"arguments"`
 		RequestID json.RawMessage `json:"requestId"`

@@ -1,151 +1,140 @@
 package tools
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"regexp"
+	"slices"
 	"strings"
+	"time"
 
-	"github.com/mcp-vdisk/mcp-vdisk/pyenv"
+	"github.com/mcp-vdisk/mcp-vdisk/pyenv/spec"
+	"github.com/mcp-vdisk/mcp-vdisk/workspace"
 )
 
 type pythonArgs struct {
-	Action string `json:"action"`
+	Action    string   `json:"action"`
+	Packages  []string `json:"packages"`
+	Wheel     string   `json:"wheel"`
+	Reason    string   `json:"reason"`
+	RequestID string   `json:"request_id"`
+	TimeoutS  *int64   `json:"timeout_s"`
 }
 
-// pythonEnv tells what Python scripts get. No request for packages is taken that
-// nobody could fulfil.
+// How long a call waits unless it says otherwise, and at most. Clients give up on an
+// answer after a minute.
+const (
+	requestWait = 20 * time.Second
+	packageWait = 50 * time.Second
+)
+
+// pythonEnv tells what Python scripts get, and takes requests for packages. It never
+// decides about one: that is for the operator's catalog and for people. What a request
+// changes is beside the disk, so that no lease is needed for it.
 func (t *Tools) pythonEnv(c *call) (work, error) {
 	a, err := decode[pythonArgs](c)
-	c.asks, c.beside = a.Action == "status", true
-	return func(ctx context.Context) (Result, error) { return t.python(ctx, a) }, err
+	if err != nil {
+		return nil, err
+	}
+	c.asks, c.beside = a.Action != "request", true
+	if err := a.check(); err != nil {
+		return nil, err
+	}
+	switch a.Action {
+	case "request":
+		return t.askPackages(c, a)
+	case "wait":
+		return func(ctx context.Context) (Result, error) { return t.awaitPackages(ctx, c, a) }, nil
+	}
+	return t.tellPython, nil
 }
 
-func (t *Tools) python(ctx context.Context, a pythonArgs) (Result, error) {
-	st, err := t.cfg.Python.Status(ctx)
+// goWith are the arguments that each action takes, and how it is called.
+var goWith = map[string]struct {
+	args []string
+	like string
+}{
+	"status":  {nil, `{"action":"status"}`},
+	"request": {[]string{"packages", "wheel", "reason", "timeout_s"}, `{"action":"request","packages":["pandas>=2"],"reason":"…"}`},
+	"wait":    {[]string{"request_id", "timeout_s"}, `{"action":"wait","request_id":"…"}`},
+}
+
+// check checks how the arguments go together. What is empty counts as not given: some
+// models fill in every argument there is.
+func (a pythonArgs) check() error {
+	takes := goWith[a.Action]
+	hint := "call it as " + takes.like
+	for _, given := range []struct {
+		name string
+		is   bool
+	}{
+		{"packages", len(a.Packages) > 0}, {"wheel", a.Wheel != ""}, {"reason", a.Reason != ""},
+		{"request_id", a.RequestID != ""}, {"timeout_s", a.TimeoutS != nil && *a.TimeoutS != 0},
+	} {
+		if given.is && !slices.Contains(takes.args, given.name) {
+			return refuse(InvalidArgument, hint, "%s: does not go with action %q", given.name, a.Action)
+		}
+	}
+	switch {
+	case a.Action == "wait" && a.RequestID == "":
+		return refuse(InvalidArgument, hint+`; {"action":"status"} lists the open requests`, "request_id: is missing")
+	case a.Action == "request" && len(a.Packages) == 0 && a.Wheel == "":
+		return refuse(InvalidArgument, hint, "give packages, a wheel, or both")
+	}
+	return nil
+}
+
+// within is how long the call waits.
+func (a pythonArgs) within(otherwise time.Duration) time.Duration {
+	if a.TimeoutS == nil {
+		return otherwise
+	}
+	return min(time.Duration(*a.TimeoutS)*time.Second, packageWait)
+}
+
+// checkPackages refuses what is no package of an index. Such a text may have a password
+// in it (as URLs do), so the log is not told of it.
+func (c *call) checkPackages(list []string) error {
+	var named []string
+	var bad error
+	for i, s := range list {
+		_, err := spec.ParseRequest(s)
+		switch {
+		case err == nil:
+			named = append(named, s)
+		case bad == nil:
+			bad = badSpec(fmt.Sprintf("packages[%d]: ", i), err)
+		}
+	}
+	if bad != nil {
+		delete(c.facts, "packages")
+		if c.facts["packages_count"] = int64(len(list)); len(named) > 0 {
+			c.facts["packages"] = named
+		}
+	}
+	return bad
+}
+
+// badSpec is the refusal of what names no package; err tells what is wrong with it.
+func badSpec(where string, err error) *Error {
+	return &Error{
+		Code: InvalidArgument, Rule: "env.bad_spec",
+		Sentence: where + plainLine(strings.TrimPrefix(err.Error(), spec.ErrBadSpec.Error()+": "), 400),
+		Hint:     `name packages of the index, with a version if one is needed, such as "pandas" or "pandas[excel]>=2,<3"; a .whl file of the disk goes into wheel`,
+		logged:   where + "names no package",
+		cause:    err,
+	}
+}
+
+// checkWheel refuses a path that cannot be that of a wheel, whatever is on the disk.
+func checkWheel(path string) error {
+	p, err := workspace.Clean(path)
 	switch {
 	case err != nil:
-		return Result{}, err
-	case a.Action != "status":
-		return Result{}, notReady(st)
+		return badPath(err)
+	case p.IsRoot():
+		return badPath(refuse(IsADirectory, "name a .whl file inside it", "%s is a directory", p))
+	case !strings.HasSuffix(p.Base(), ".whl"):
+		return badPath(refuse(InvalidPath, "name a wheel as it was built, such as /workspace/dist/demo-1.0-py3-none-any.whl", "wheel: the name of %s does not end in .whl", p))
 	}
-	return textResult(map[string]any{
-		"python": st.Python, "version": st.Version, "kind": st.Kind, "base": st.Base, "base_ready": st.BaseReady,
-		"packages": named(st.Packages), "layers": st.Layers, "building": st.Building, "reason": st.Reason,
-	}, statusLines(st)...), nil
-}
-
-// noBase says what to do on a host without packages.
-const noBase = `no packages are installed on this host; the person who runs this server can get some for documents, tables, PDF and charts: "mcp-vdisk env ensure"`
-
-// notReady is the answer to a request: today only an operator adds packages.
-func notReady(st pyenv.Status) error {
-	if !st.BaseReady {
-		return &Error{
-			Code: NotReady, Rule: "env.no_base", Sentence: "this host has no package layers, so nothing can be installed",
-			Hint: `use the standard library, or tell the person to run "mcp-vdisk env ensure", which gets packages for documents, tables, PDF and charts`,
-		}
-	}
-	return &Error{
-		Code: NotReady, Rule: "env.operator_only", Sentence: "packages can be added by the person who runs this server only",
-		Hint: `use what is there, which python_env {"action":"status"} lists, or tell the person which package is missing: "mcp-vdisk env import --base FILE.whl" and then "mcp-vdisk env ensure" add one`,
-	}
-}
-
-// named are packages as "name version".
-func named(packages []pyenv.Package) []string {
-	list := []string{}
-	for _, p := range packages {
-		list = append(list, p.Name+" "+p.Version)
-	}
-	return list
-}
-
-// maxPackages is the room for the names of packages in a status, which stays below
-// 4 kB.
-const maxPackages = 2800
-
-func statusLines(st pyenv.Status) []string {
-	var lines []string
-	switch {
-	case st.Python == "":
-		lines = append(lines, "Python: none ("+st.Reason+")")
-	default:
-		lines = append(lines, fmt.Sprintf("Python %s at %s", st.Version, st.Python))
-	}
-	if st.Degraded != "" {
-		lines = append(lines, "note: "+st.Degraded)
-	}
-	switch {
-	case st.BaseReady:
-		lines = append(lines, "packages, besides the standard library: "+packageLine(named(st.Packages)), "layers: "+strings.Join(st.Layers, ", "))
-	case st.Kind == "host":
-		lines = append(lines, "packages: the standard library, and what the host has installed", "layers: none")
-	default:
-		lines = append(lines, "packages: the standard library only", "layers: none")
-	}
-	if !st.BaseReady && st.Building == "" {
-		lines = append(lines, noBase)
-	}
-	if st.Python != "" && st.Reason != "" {
-		lines = append(lines, "note: "+st.Reason)
-	}
-	if st.Building != "" {
-		lines = append(lines, "being built: "+st.Building)
-	}
-	return lines
-}
-
-// packageLine lists packages, and counts those for which there is no room.
-func packageLine(list []string) string {
-	room := maxPackages
-	for i, p := range list {
-		if room -= len(p) + 2; room < 0 {
-			return fmt.Sprintf("%s and %d more", strings.Join(list[:i], ", "), len(list)-i)
-		}
-	}
-	return strings.Join(list, ", ")
-}
-
-var missingModule = regexp.MustCompile(`ModuleNotFoundError: No module named '([A-Za-z0-9_.]+)'`)
-
-// moduleHint names the way to a package that the script lacked.
-func (r report) moduleHint() string {
-	m := missingModule.FindSubmatch(r.s.res.Stderr.Text)
-	if m == nil || r.s.args.Language != "python" && !bytes.Contains(r.s.res.Stderr.Text, []byte("Traceback")) {
-		return ""
-	}
-	name, _, part := strings.Cut(string(m[1]), ".")
-	st, err := r.s.t.cfg.Python.Status(context.Background())
-	if err == nil && !st.BaseReady {
-		return "hint: " + noBase
-	}
-	if err == nil {
-		p, ok := pyenv.Find(st.Packages, name)
-		switch {
-		case ok && part: // it is there, and has no such part
-			return ""
-		case ok:
-			return presentHint(p, name, r.s.setup.Base != "")
-		}
-	}
-	if other := pyenv.Distribution(name); other != "" {
-		name = other
-	}
-	return fmt.Sprintf(`hint: ask for the package with python_env {"action":"request","packages":[%q],"reason":"…"}; pip does not work here`, name)
-}
-
-// presentHint says how a package is imported that is there; had tells that the script
-// had the base layer.
-func presentHint(p pyenv.Package, name string, had bool) string {
-	for _, m := range p.Modules {
-		if m == name && had {
-			return fmt.Sprintf("hint: %s %s is installed; this interpreter does not see it, because it is /usr/bin/python3, a virtual environment, or was started with -S: call python3", p.Name, p.Version)
-		}
-		if m == name {
-			return fmt.Sprintf("hint: %s %s is installed by now; run the script again", p.Name, p.Version)
-		}
-	}
-	return fmt.Sprintf("hint: the package %s %s is installed; its modules are %s", p.Name, p.Version, strings.Join(p.Modules, ", "))
+	return nil
 }

@@ -40,7 +40,7 @@ func (t *Tools) runScript(c *call) (work, error) {
 		sum := sha256.Sum256([]byte(*a.Source))
 		c.source = hex.EncodeToString(sum[:])
 	}
-	c.env = pythonFacts(t.cfg.Python.Expected())
+	c.env = pythonFacts(t.cfg.Python.Expected(t.streamName))
 	c.script = &script{t: t, c: c, args: a}
 	return nil, nil
 }

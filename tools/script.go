@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -111,7 +112,7 @@ func (s *script) execute(ctx context.Context) error {
 // getPython finds out which Python the script gets, whatever its language. It stays
 // until drop is called.
 func (s *script) getPython(ctx context.Context) (drop func(), err error) {
-	if s.setup, drop, err = s.t.cfg.Python.Setup(ctx); err != nil {
+	if s.setup, drop, err = s.t.cfg.Python.Setup(ctx, s.t.streamName); err != nil {
 		return nil, noPython(err)
 	}
 	s.c.env = pythonFacts(s.setup)
@@ -136,7 +137,17 @@ func noPython(err error) error {
 func pythonFacts(p pyenv.Setup) audit.Facts {
 	f := audit.Facts{"python": cmp.Or(p.ID, p.Python)}
 	if p.Base != "" {
-		f["base"], f["lock"] = p.Base, p.Lock
+		f["base"] = p.Base
+	}
+	if p.Lock != "" {
+		f["lock"] = p.Lock
+	}
+	own := slices.DeleteFunc(slices.Clone(p.Layers), func(id string) bool { return id == p.Base })
+	if len(own) > 0 { // the disk's, or in the place of the base
+		f["layers"] = own
+	}
+	if len(p.Locks) > 0 {
+		f["locks"] = p.Locks
 	}
 	return f
 }

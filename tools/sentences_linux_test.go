@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mcp-vdisk/mcp-vdisk/pyenv/wheeltest"
 	"github.com/mcp-vdisk/mcp-vdisk/schemas"
 )
 
@@ -235,24 +236,42 @@ var sentences = map[string]map[string]func(d *disk){
 	},
 	"python_env": {
 		"Python packages for run_script.": func(d *disk) { wantText(d.t, d.ok("python_env", args{"action": "status"}), "packages") },
-		"status tells version, path and packages; request asks for packages or a wheel; wait waits for one.": func(d *disk) {
-			wantText(d.t, d.ok("python_env", args{"action": "status"}), "Python 3.", " at /usr/", "packages")
-			for _, a := range []args{{"action": "request", "packages": []string{"numpy"}}, {"action": "request", "wheel": "a.whl"}, {"action": "wait", "request_id": "x"}} {
-				d.fails(NotReady, "python_env", a)
+		"status lists them.": func(d *disk) {
+			wantText(d.t, withBase(d.t).ok("python_env", args{"action": "status"}), "python-docx 1.2.0")
+		},
+		"request asks for some, or a wheel; a person may have to approve.": func(d *disk) {
+			p := sharedEnvs(d.t).disk(d.t)
+			wantText(p.t, p.ok("python_env", args{"action": "request", "packages": []string{"foo"}, "timeout_s": 50}), "PENDING APPROVAL: ", "a person has to decide about foo")
+			p.putBytes("demo-1.0-py3-none-any.whl", wheeltest.Wheel{}.Bytes())
+			wantText(p.t, p.ok("python_env", args{"action": "request", "wheel": "/workspace/demo-1.0-py3-none-any.whl", "timeout_s": 50}), "PENDING APPROVAL: ")
+		},
+		"wait waits for it.": func(d *disk) {
+			p := sharedEnvs(d.t).disk(d.t)
+			start, id := time.Now(), p.pend("foo")
+			p.ok("python_env", args{"action": "wait", "request_id": id, "timeout_s": 1})
+			if took := time.Since(start); took < time.Second {
+				p.t.Errorf("it took %s", took)
 			}
 		},
-		"NOT_READY: no request can be fulfilled here.": func(d *disk) {
-			wantText(d.t, d.fails(NotReady, "python_env", args{"action": "request", "packages": []string{"numpy"}}), "NOT_READY: env.no_base: ")
+		"What is ready is in the next run_script.": func(d *disk) {
+			p := sharedEnvs(d.t).disk(d.t)
+			wantText(p.t, p.ok("python_env", args{"action": "request", "packages": []string{"pandas"}, "timeout_s": 50}), "READY: pandas")
+			wantText(p.t, p.python("import pandas; print(pandas.version)").String(), "stdout:\n2.2.3")
 		},
 		"packages: Up to 20 PEP 508 strings, e.g. pandas==2.2.3": func(d *disk) {
-			d.fails(NotReady, "python_env", args{"action": "request", "packages": []string{"pandas==2.2.3"}})
-			d.refused(InvalidArgument, "python_env", `{"action":"request","packages":[`+strings.Repeat(`"a",`, 20)+`"a"]}`)
+			p := sharedEnvs(d.t).disk(d.t)
+			p.refused(InvalidArgument, "python_env", `{"action":"request","packages":[`+strings.Repeat(`"a",`, 20)+`"a"]}`)
+			wantText(p.t, p.ok("python_env", args{"action": "request", "packages": []string{"pandas==2.2.3"}, "timeout_s": 50}), "pandas 2.2.3")
 		},
 		"wheel: A .whl file in /workspace": func(d *disk) {
-			d.fails(NotReady, "python_env", args{"action": "request", "wheel": "/workspace/a.whl"})
+			wantText(d.t, d.fails(NotFound, "python_env", args{"action": "request", "wheel": "/workspace/a.whl"}), "env.bad_path")
+			d.refused(InvalidPath, "python_env", args{"action": "request", "wheel": "/workspace/a.zip"})
 		},
 		"reason: For the person who approves, up to 500 characters": func(d *disk) {
-			d.refused(InvalidArgument, "python_env", args{"action": "request", "reason": strings.Repeat("x", 501)})
+			d.refused(InvalidArgument, "python_env", args{"action": "request", "packages": []string{"a"}, "reason": strings.Repeat("x", 501)})
+			p := sharedEnvs(d.t).disk(d.t)
+			card := p.card(p.pend("foo"))
+			wantText(p.t, card.Text(72), "to read pages")
 		},
 	},
 }

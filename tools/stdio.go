@@ -56,13 +56,15 @@ var (
 // its answers are written or nothing of them was read for five seconds. When out
 // breaks or ctx ends, all calls are cancelled, those that wait are dropped, and the
 // error is returned. A line over MaxMessage and a line that is no JSON are answered
-// with an error, and the loop goes on. Only protocol messages are written to out.
+// with an error, and the loop goes on. Only protocol messages are written to out, and
+// with Config.Elicit among them requests to the client, while a call runs.
 func (t *Tools) ServeStdio(ctx context.Context, in io.Reader, out io.Writer) error {
 	l := &loop{
 		t: t, mcp: t.newMCP(), outbox: outbox{out: out},
-		session: &session{id: uuid.NewString(), told: t.cfg.Client, notes: make(chan mcp.JSONRPCNotification)},
+		session: &session{id: uuid.NewString(), told: t.cfg.Client, turn: make(chan struct{}, 1), notes: make(chan mcp.JSONRPCNotification)},
 		open:    map[string]*inFlight{}, finished: make(chan struct{}),
 	}
+	l.session.ask = l.ask
 	l.room, l.left = sync.NewCond(&l.mu), ctx.Done()
 	for i, most := range [laneCount]int{mostQuick, mostReads, mostChanges, mostScripts} {
 		l.lanes[i].most = most
@@ -88,6 +90,7 @@ type loop struct {
 
 	mu       sync.Mutex
 	open     map[string]*inFlight // by the id as it was written
+	question *question            // that waits for its answer
 	idle     int                  // goroutines that wait for a turn
 	over     bool                 // nothing that is read is a call any more
 	handling int                  // lines that were read, and requests at work
@@ -297,11 +300,10 @@ func (l *loop) message(ctx context.Context, data []byte, r request) *inFlight {
 	case len(r.ID) > 0 && !isID(r.ID):
 		return l.fail(json.RawMessage("null"), mcp.INVALID_REQUEST, "the id of a request must be a string or a number")
 	case r.Method == "":
-		// Answers of the client belong to no request of ours: the server never
-		// sends one.
 		if r.Result == nil && r.Error == nil {
 			return l.fail(orNull(r.ID), mcp.INVALID_REQUEST, "method must be the name of a method")
 		}
+		l.answered(r)
 	case len(r.ID) > 0:
 		return l.start(ctx, data, r)
 	case r.Method == string(mcp.MethodNotificationCancelled):
@@ -355,7 +357,7 @@ func (l *loop) run(r *inFlight) {
 // answer computes the reply to a request.
 func (l *loop) answer(ctx context.Context, data []byte, r request) any {
 	if r.Method == string(mcp.MethodToolsCall) {
-		ctx = WithCaller(ctx, Caller{Request: short(string(r.ID))})
+		ctx = WithCaller(ctx, Caller{Request: short(string(r.ID)), began: time.Now()})
 		if err := l.t.badCall(ctx, r); err != nil {
 			return failure(r.ID, mcp.INVALID_PARAMS, err.Error())
 		}

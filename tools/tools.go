@@ -14,6 +14,7 @@ import (
 
 	"github.com/mcp-vdisk/mcp-vdisk/audit"
 	"github.com/mcp-vdisk/mcp-vdisk/pyenv"
+	"github.com/mcp-vdisk/mcp-vdisk/pyenv/resolve"
 	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace/live"
@@ -30,6 +31,10 @@ type Config struct {
 	Live   *live.View
 	Box    *sandboxrun.Runner
 	Python *pyenv.Env
+	// Pip is the pip configuration of whoever started the session: where packages come
+	// from that the session asks for; nil while none is known. It is called for each
+	// request. Nil is a session that has none.
+	Pip func() *resolve.Config
 
 	// Scratch is a directory for what scripts print, when that is more than
 	// memory should hold; a process that dies leaves nothing in it. Empty is the
@@ -44,12 +49,20 @@ type Config struct {
 	// an image that was once changed under a lease refuses every change.
 	Lease Lease
 
+	// Elicit lets the person at the client decide about requests for packages, too, by
+	// MCP elicitation. A client may answer without asking anybody, so the decision is
+	// recorded as asserted by it. False: only the operator decides.
+	Elicit bool
+
 	Log    *audit.Log
 	Policy Policy
 	Limits Limits
 	// GetArgs are the flags that a person adds to `mcp-vdisk image get` to reach
 	// this disk, when they are not the defaults; already quoted for a shell.
 	GetArgs string
+	// EnvArgs are the flags that a person adds to `mcp-vdisk env` to reach this
+	// server's requests for packages, in the same form.
+	EnvArgs string
 	Logger  *slog.Logger // nil discards
 	// Client is told what a client calls itself, when it does; nil is nobody.
 	Client func(name string)
@@ -149,9 +162,12 @@ const MaxScript = time.Hour
 // lease and a way to its person of its own. All methods may be called by many
 // goroutines at once.
 type Tools struct {
-	cfg  Config
-	jobs *Jobs
-	now  func() time.Time
+	cfg     Config
+	jobs    *Jobs
+	now     func() time.Time
+	table   map[string]handler // by the name of the tool
+	decider decider            // of Config.Python
+	askFor  time.Duration      // the constant, except in tests
 
 	active atomic.Int64 // calls that run
 
@@ -166,6 +182,9 @@ type Tools struct {
 // fails only when the image cannot be read.
 func New(cfg Config) (*Tools, error) {
 	cfg.Limits = cfg.Limits.withDefaults()
+	if cfg.Pip == nil {
+		cfg.Pip = func() *resolve.Config { return nil }
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -181,7 +200,9 @@ func New(cfg Config) (*Tools, error) {
 	t := &Tools{
 		cfg: cfg, now: time.Now,
 		streamName: info.UUID, capFacts: may,
+		decider: cfg.Python, askFor: askFor,
 	}
+	t.table = t.handlers()
 	if t.jobs = cfg.Jobs; t.jobs == nil {
 		t.jobs = NewJobs(JobsConfig{Limits: cfg.Limits, Logger: cfg.Logger})
 		t.jobs.own = true

@@ -95,6 +95,13 @@ func verbs() map[string]verb {
 		"env.doctor": {run: backEnvDoctor},
 		"env.gc":     {run: backEnvGC},
 
+		"env.requests":    {run: backEnvRequests},
+		"env.request":     {run: backEnvRequest},
+		"env.decide":      {run: backEnvDecide},
+		"env.rebase":      {run: backEnvRebase},
+		"env.catalog":     {run: backEnvCatalog},
+		"env.catalog.set": {run: backEnvCatalogSet},
+
 		"lease.list":  {run: backLeases},
 		"lease.break": {run: backLeaseBreak},
 		"lease.adopt": {run: backLeaseAdopt},
@@ -125,6 +132,8 @@ type back struct {
 	stdout, stderr io.Writer
 	log            *slog.Logger
 
+	pip callersPip // of a request with tools
+
 	daemon  *daemon // nil unless it is asked
 	began   time.Time
 	session atomic.Pointer[session] // of serve
@@ -149,6 +158,7 @@ func serveBack(ctx context.Context, conn *front.Frames) int {
 		// The process itself is what was asked for: its own streams are the
 		// client's, and no front is left to say why it fails.
 		b.alone, b.stdin, b.stdout, b.stderr = true, os.Stdin, os.Stdout, os.Stderr
+		b.inheritPip(conn)
 		return (&front.Caller{Stderr: os.Stderr}).Report(ctx, front.NotNil(asFailure(ctx, b.serve(ctx))))
 	}
 	return b.answer(ctx, conn)
@@ -162,7 +172,7 @@ func (b *back) answer(ctx context.Context, conn *front.Frames) int {
 	defer cancel(nil)
 	b.conn = conn
 	b.stdout, b.stderr = front.Stream{Conn: conn, Type: front.FrameStdout}, front.Stream{Conn: conn, Type: front.FrameStderr}
-	b.stdin = receiveStdin(life, conn, func() { cancel(nil) })
+	b.stdin = b.receiveStdin(life, conn, func() { cancel(nil) })
 	f := asFailure(life, b.serve(life))
 	if b.daemon != nil && ctx.Err() != nil {
 		why := context.Cause(ctx)
@@ -217,10 +227,10 @@ func (b *back) life(ctx context.Context, conn *front.Frames) (context.Context, c
 	}
 }
 
-// receiveStdin gives the input that the front sends. It fails when ctx ends,
-// which gone makes it do when the front is no longer there: a command dies with
-// the person's.
-func receiveStdin(ctx context.Context, conn *front.Frames, gone func()) io.Reader {
+// receiveStdin gives the input that the front sends, and takes the pip configuration
+// that comes before it. It fails when ctx ends, which gone makes it do when the front is
+// no longer there: a command dies with the person's.
+func (b *back) receiveStdin(ctx context.Context, conn *front.Frames, gone func()) io.Reader {
 	r, w := io.Pipe()
 	context.AfterFunc(ctx, func() { w.CloseWithError(context.Cause(ctx)) })
 	go func() {
@@ -231,6 +241,8 @@ func receiveStdin(ctx context.Context, conn *front.Frames, gone func()) io.Reade
 				w.CloseWithError(io.ErrUnexpectedEOF)
 				gone()
 				return
+			case typ == front.FramePip:
+				b.takePip(payload)
 			case typ == front.FrameStdinEnd:
 				w.Close()
 			case typ == front.FrameStdin:

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -40,6 +41,7 @@ func (a *app) callCmd() *cobra.Command {
 				return err
 			}
 			r.Session = s
+			r.Long = args[0] == "python_env" && asksPackages(args[1]) // which goes on after the call
 			var in io.Reader = strings.NewReader(args[1])
 			if args[1] == "-" {
 				in = a.Stdin
@@ -55,6 +57,14 @@ func (a *app) callCmd() *cobra.Command {
 	a.jsonFlag(cmd.Flags())
 	sessionFlags(cmd.Flags(), &s)
 	return cmd
+}
+
+// asksPackages says that the arguments of python_env ask for packages, or may.
+func asksPackages(text string) bool {
+	var a struct {
+		Action string `json:"action"`
+	}
+	return text == "-" || json.Unmarshal([]byte(text), &a) == nil && a.Action == "request"
 }
 
 // operator names the person at the terminal, for the log.
@@ -86,7 +96,7 @@ func backCall(ctx context.Context, b *back) error {
 	if err != nil {
 		return err
 	}
-	ctx = tools.WithCaller(ctx, tools.Caller{Actor: q.Actor, Client: "mcp-vdisk " + version, Protocol: "call"})
+	ctx = tools.WithCaller(ctx, tools.Caller{Actor: q.Actor, Client: "mcp-vdisk " + version, Protocol: "call", Session: fmt.Sprintf("call of process %d", b.peer.PID)})
 	r := s.tools.Call(ctx, q.Tool, raw)
 	if err := errors.Join(b.printResult(r, q.JSON), s.close(ctx)); err != nil {
 		return err

@@ -126,7 +126,11 @@ directory.`,
 
 // configSet writes the record of the change first, then the file.
 func (a *app) configSet(ctx context.Context, d setting, value string) error {
-	p, err := a.prove("set", fmt.Sprintf("This sets %s to %s for the whole state directory.", d.key, value))
+	state, err := a.StateDir()
+	if err != nil {
+		return err
+	}
+	p, err := a.prove("set", fmt.Sprintf("This sets %s to %s in %s.", d.key, value, harmless(front.ConfigPath(state))))
 	if err != nil {
 		return err
 	}

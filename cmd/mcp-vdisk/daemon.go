@@ -143,6 +143,7 @@ func (d *daemon) run(ctx context.Context, b *back, let func()) error {
 	d.log.Info("the daemon listens", "process", os.Getpid(), "version", version)
 	b.printf("%s\n", front.DaemonReady)
 	d.work.Go(func() { d.watch(ctx) })
+	d.work.Go(func() { d.hub.pickUp(ctx) })
 	<-ctx.Done()
 	d.mu.Lock()
 	d.leaving = true
@@ -227,21 +228,26 @@ func (d *daemon) watch(ctx context.Context) {
 				d.log.Warn("the socket is gone and cannot be made anew", "error", err)
 			}
 		}
-		if d.unneeded(d.hub.sweep()) {
+		if d.unneeded(ctx, d.hub.sweep()) {
 			d.stop(errIdle)
 			return
 		}
 	}
 }
 
-// unneeded says whether it is time to leave, and then lets nobody in any more.
-func (d *daemon) unneeded(disks int) bool {
+// unneeded says whether it is time to leave, and then lets nobody in any more. What is
+// made for scripts, such as packages that a person has approved and nobody waits for,
+// comes first.
+func (d *daemon) unneeded(ctx context.Context, disks int) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if disks > 0 || len(d.conns) > 0 || d.greeting > 0 {
 		d.quiet = time.Now()
 	}
 	over := d.idle > 0 && time.Since(d.quiet) >= d.idle
+	if over && d.hub.atWork(ctx) { // on packages that somebody has approved, say
+		d.quiet, over = time.Now(), false
+	}
 	d.leaving = d.leaving || over
 	return over
 }
@@ -351,6 +357,7 @@ type daemonFacts struct {
 	Disks   []string  `json:"disks"`
 	Scripts int       `json:"scripts_running"`
 	Kept    int       `json:"results_kept"`
+	Waiting int       `json:"requests_waiting"` // for a person
 }
 
 func (d *daemon) facts(asker *back) daemonFacts {
@@ -381,6 +388,10 @@ func (d *daemon) facts(asker *back) daemonFacts {
 		}
 	}
 	slices.Sort(f.Disks)
+	var err error
+	if f.Waiting, err = d.hub.waiting(); err != nil {
+		d.log.Warn("not all requests for packages can be read", "error", err)
+	}
 	return f
 }
 

@@ -92,6 +92,9 @@ func (a *app) printDaemon(f daemonFacts) {
 		fmt.Fprintf(a.Stdout, "settings were changed since it started: mcp-vdisk daemon restart takes them up\n")
 	}
 	fmt.Fprintf(a.Stdout, "scripts  %d running, results of %d kept\n", f.Scripts, f.Kept)
+	if f.Waiting > 0 {
+		fmt.Fprintf(a.Stdout, "requests %s\n", waitingText(f.Waiting))
+	}
 	for _, d := range f.Disks {
 		fmt.Fprintf(a.Stdout, "disk     %s\n", harmless(d))
 	}

@@ -30,6 +30,6 @@
 // One file per command; back.go and front/ hold what commands share, hub.go,
 // disk.go, right.go and session.go what is open, daemon.go the daemon, state.go
 // the state directory, settings.go config.toml, environment.go and ensure.go the Python
-// of scripts. For conform the program is also a
+// of scripts, waiting.go and notifier.go how a person hears of requests. For conform the program is also a
 // prober (package prober), and a lease provider with its clients (leaseproc).
 package main

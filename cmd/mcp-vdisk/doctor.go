@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -27,11 +28,27 @@ beside a running server. Exit code 1 when scripts cannot run here.`,
 		Example: "  mcp-vdisk doctor",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.simple(cmd, "doctor", jsonArgs{a.json}, front.NoImage)
+			err := a.simple(cmd, "doctor", jsonArgs{a.json}, front.NoImage)
+			if !a.json {
+				a.tellWaiting(cmd.Context())
+			}
+			return err
 		},
 	}
 	a.jsonFlag(cmd.Flags())
 	return cmd
+}
+
+// tellWaiting says whether somebody waits for a person's decision, as far as a daemon that
+// runs can tell.
+func (a *app) tellWaiting(ctx context.Context) {
+	r, err := a.NewRequest("daemon.status", nil)
+	if err != nil || a.Alone() {
+		return
+	}
+	if f, err := a.askDaemon(ctx, r); err == nil && f.Waiting > 0 {
+		fmt.Fprintf(a.Stdout, "\nrequests    %s\n", waitingText(f.Waiting))
+	}
 }
 
 // doctorFacts is what doctor found.
@@ -89,7 +106,7 @@ func (b *back) trialPython(ctx context.Context, box *sandboxrun.Runner) (pyenv.S
 		return pyenv.Status{Reason: asFailure(ctx, b.envFailure(ctx, err)).Text}, nil
 	}
 	defer env.Close()
-	return env.Status(ctx)
+	return env.Status(ctx, "")
 }
 
 // existing is the nearest directory above a path that is there.

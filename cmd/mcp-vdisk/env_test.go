@@ -322,8 +322,7 @@ func TestEnvImportRefuses(t *testing.T) {
 // doctor names what was changed in a layer, and the interpreters that nobody gets.
 func TestEnvDoctor(t *testing.T) {
 	modes(t, func(t *testing.T, daemon bool) {
-		e := newEnvs(t, daemon, indextest.Options{})
-		e.must("env", "ensure")
+		e := newBased(t, daemon)
 		brew := filepath.Join(filepath.Dir(e.state), "brew")
 		if err := os.Mkdir(brew, 0o755); err != nil {
 			t.Fatal(err)
@@ -391,8 +390,8 @@ func (e *envTest) changeJSON() (path string) {
 // With env.verify = "strict" a script whose Python was changed is refused; without it, it
 // is run.
 func TestEnvVerifyStrict(t *testing.T) {
-	e := newEnvs(t, false, indextest.Options{})
-	e.must("env", "ensure")
+	t.Parallel()
+	e := newBased(t, false)
 	e.changeJSON()
 	script := []string{"call", "run_script", `{"language":"python","source":"import json; print(json.changed)"}`}
 	e.must(script...).says(t, "stdout:\n1\n")
@@ -412,8 +411,7 @@ func TestEnvVerifyStrict(t *testing.T) {
 // A layer that nothing leads to any more goes, and the current one stays.
 func TestEnvGC(t *testing.T) {
 	modes(t, func(t *testing.T, daemon bool) {
-		e := newEnvs(t, daemon, indextest.Options{})
-		e.must("env", "ensure")
+		e := newBased(t, daemon)
 		old := e.status().Base
 		newer := wheeltest.Wheel{Name: "pypdf", Version: "9.1", Files: []wheeltest.File{{Name: "pypdf/__init__.py"}}}
 		e.add(newer)
@@ -441,8 +439,8 @@ func TestEnvGC(t *testing.T) {
 // A layer that a script runs with stays, whatever is current by now, and whoever
 // collects: the daemon of the script, or another state directory of the same root.
 func TestEnvGCBesideAScript(t *testing.T) {
-	e := newEnvs(t, true, indextest.Options{})
-	e.must("env", "ensure")
+	t.Parallel()
+	e := newBased(t, true)
 	old := e.status().Base
 	other := envTest{t: t, state: filepath.Join(filepath.Dir(e.state), "other"), env: append(slices.Clone(e.env), "MCP_VDISK_NO_DAEMON=1")}
 	agent := serveUnread(t, e.state, e.env)
@@ -468,13 +466,13 @@ func TestEnvGCBesideAScript(t *testing.T) {
 
 // A daemon has the environments that it began with, and nobody is told otherwise.
 func TestEnvOfAnotherRoot(t *testing.T) {
-	e := newEnvs(t, true, indextest.Options{})
-	e.must("env", "ensure")
+	t.Parallel()
+	e := newBased(t, true)
 	agent := serveUnread(t, e.state, e.env)
 	go agent.read()
 	agent.hello()
 	other := filepath.Join(filepath.Dir(e.state), "elsewhere")
-	for _, words := range [][]string{{"ensure"}, {"status"}, {"lock"}, {"doctor"}, {"gc"}, {"python"}, {"remove", "x"}} {
+	for _, words := range [][]string{{"ensure"}, {"status"}, {"lock"}, {"doctor"}, {"gc"}, {"python"}, {"remove", "x"}, {"requests"}, {"requests", "01"}, {"approve", "01"}, {"deny", "01"}, {"catalog"}} {
 		cmd := e.command(append([]string{"env"}, words...)...)
 		cmd.Env = append(cmd.Env, "MCP_VDISK_ENVS="+other)
 		if out := outputOf(t, cmd); out.code != 11 || !strings.Contains(out.stderr, e.root) || !strings.Contains(out.stderr, other) {

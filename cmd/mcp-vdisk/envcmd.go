@@ -21,9 +21,11 @@ func (a *app) envCmd() *cobra.Command {
 		Short: "Make, look at and tidy up the Python that scripts get",
 		Long: `Scripts get an interpreter of their own and the packages of a base layer, both of which
 lie in an environment root (the setting env.root) and are shown to them read-only. An
-agent cannot install anything: pip has no network in the sandbox.`,
+agent cannot install anything: pip has no network in the sandbox. It can ask, and
+what the catalog does not allow a person decides.`,
 	})
-	cmd.AddCommand(a.envEnsureCmd(), a.envStatusCmd(), a.envLockCmd(), a.envImportCmd(), a.envRemoveCmd(), a.envPythonCmd(), a.envDoctorCmd(), a.envGCCmd())
+	cmd.AddCommand(a.envEnsureCmd(), a.envStatusCmd(), a.envLockCmd(), a.envImportCmd(), a.envRemoveCmd(), a.envPythonCmd(), a.envDoctorCmd(), a.envGCCmd(),
+		a.envRequestsCmd(), a.envApproveCmd(), a.envDenyCmd(), a.envRebaseCmd(), a.envCatalogCmd())
 	return cmd
 }
 
@@ -33,8 +35,8 @@ func (a *app) envStatusCmd() *cobra.Command {
 		Use:   "status",
 		Short: "Show the interpreter, its packages and the scripts that run now",
 		Long: `status shows what a script gets: the interpreter and what it was made from, the base
-layer and its packages, what is being built, and which scripts run now. It starts and
-waits for nothing.`,
+layer and its packages, what is being built, and which scripts run now; with --image also
+the layers of that disk and what is asked for on it. It starts and waits for nothing.`,
 		Example: "  mcp-vdisk env status --json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -52,8 +54,9 @@ waits for nothing.`,
 
 // envFacts is what `env status --json` tells.
 type envFacts struct {
-	Disk string `json:"disk,omitempty"`
-	Root string `json:"root"`
+	Disk      string `json:"disk,omitempty"`
+	Workspace string `json:"workspace,omitempty"` // uuid of the disk
+	Root      string `json:"root"`
 	pyenv.Status
 	Running []jobFacts `json:"running"`
 }
@@ -69,7 +72,7 @@ func backEnvStatus(ctx context.Context, b *back) error {
 		if err != nil {
 			return err
 		}
-		f.Disk = d.name
+		f.Disk, f.Workspace = d.name, d.info.UUID
 		if err := d.release(); err != nil {
 			return err
 		}
@@ -78,7 +81,7 @@ func backEnvStatus(ctx context.Context, b *back) error {
 	if err != nil {
 		return err
 	}
-	if f.Status, err = python.Status(ctx); err != nil {
+	if f.Status, err = python.Status(ctx, f.Workspace); err != nil {
 		return err
 	}
 	if q.JSON {
@@ -115,8 +118,25 @@ func (b *back) printEnv(f envFacts) {
 		names = append(names, p.Name+" "+p.Version)
 	}
 	b.printf("packages  %s\nlayers    %s\nroot      %s\n", orNone(harmless(strings.Join(names, ", "))), orNone(strings.Join(f.Layers, ", ")), harmless(f.Root))
+	b.printBound(f)
 	for _, j := range f.Running {
 		b.printf("running   %s  %s  %s  %s  %s\n", j.ID, safe(j.Disk), j.Language, lasted(j.JobInfo), safe(j.Client))
+	}
+}
+
+// printBound tells what a disk has of its own, and what is asked for on it.
+func (b *back) printBound(f envFacts) {
+	if f.Rev > 0 {
+		b.printf("bound     revision %d\n", f.Rev)
+	}
+	if f.Iso != "" {
+		b.printf("isolated  %s, in the place of the base\n", f.Iso)
+	}
+	if len(f.Locks) > 0 {
+		b.printf("locks     %s\n", strings.Join(f.Locks, ", "))
+	}
+	for _, r := range f.Requests {
+		b.printf("request   %s  %s  %s\n", r.ID, r.State, fewer(specsOf(r), 50))
 	}
 }
 
@@ -133,6 +153,7 @@ func (b *back) running() []jobFacts {
 
 type envGCArgs struct {
 	Older  time.Duration
+	Forget string // uuid of a disk
 	DryRun bool
 	JSON   bool
 }
@@ -143,13 +164,22 @@ func (a *app) envGCCmd() *cobra.Command {
 		Use:   "gc",
 		Short: "Remove layers, wheels and locks that nobody needs any more",
 		Long: `gc removes from the environment root what is not current, not used by a running script,
-and older than --older: layers, the locks and wheels of no layer that stays, and what
-killed processes left.`,
+not bound to a disk of this state directory or asked for by one, and older than --older:
+layers, the locks and wheels of no layer that stays, and what killed processes left. It lists the disks with layers of their own. One whose file is no
+longer here may only be elsewhere, so its layers stay until --forget names it.`,
 		Example: "  mcp-vdisk env gc --dry-run\n  mcp-vdisk env gc --older 168h",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if q.Older < 0 {
 				return exit.Fail(exit.Usage, "", "--older: must not be negative, is %s", q.Older)
+			}
+			if cmd.Flags().Changed("forget") {
+				if err := front.CheckGiven("forget", q.Forget); err != nil {
+					return err
+				}
+				if q.DryRun {
+					return exit.Fail(exit.Usage, "", "--forget does something, and does not go with --dry-run")
+				}
 			}
 			q.JSON = a.json
 			return a.askLong(cmd.Context(), "env.gc", q, nil, a.Stdout)
@@ -158,6 +188,7 @@ killed processes left.`,
 	a.jsonFlag(cmd.Flags())
 	cmd.Flags().DurationVar(&q.Older, "older", q.Older, "keep what was made or used within `DURATION`")
 	cmd.Flags().BoolVar(&q.DryRun, "dry-run", false, "only tell what would be removed")
+	cmd.Flags().StringVar(&q.Forget, "forget", "", "`UUID` of a disk that is gone for good: drop what it is bound to and has asked for, first")
 	return cmd
 }
 
@@ -167,6 +198,8 @@ type gcFacts struct {
 	Removed []itemFacts `json:"removed"`
 	Kept    []itemFacts `json:"kept"`
 	Bytes   int64       `json:"bytes"`
+
+	Bound []boundFacts `json:"bound"`
 }
 
 type itemFacts struct {
@@ -197,6 +230,11 @@ func backEnvGC(ctx context.Context, b *back) error {
 		return err
 	}
 	defer drop()
+	if q.Forget != "" {
+		if err := b.forgetWorkspace(ctx, env, q.Forget); err != nil {
+			return err
+		}
+	}
 	var done store.Report
 	collect := func() ([]audit.Facts, error) {
 		var err error
@@ -211,7 +249,10 @@ func backEnvGC(ctx context.Context, b *back) error {
 	if err != nil {
 		return b.envFailure(ctx, err)
 	}
-	f := gcFacts{q.DryRun, itemsOf(done.Removed), itemsOf(done.Kept), done.Bytes}
+	f := gcFacts{q.DryRun, itemsOf(done.Removed), itemsOf(done.Kept), done.Bytes, nil}
+	if f.Bound, err = b.hub.bindings(env); err != nil {
+		return err
+	}
 	if q.JSON {
 		return b.printJSON(f)
 	}
@@ -231,6 +272,16 @@ func (b *back) printGC(f gcFacts) {
 		if i.Kind == "layer" || i.Kind == "python" { // the rest belongs to these, and is much
 			b.printf("%-8s  %-6s  %s  %s\n", "kept", i.Kind, safe(i.ID), safe(i.Why))
 		}
+	}
+	for _, w := range f.Bound {
+		disk := "its disk is not here"
+		switch {
+		case w.Disk != "":
+			disk = "disk " + harmless(w.Disk)
+		case w.Elsewhere:
+			disk = "of another state directory"
+		}
+		b.printf("bound     %s  %s: %s\n", safe(w.Workspace), disk, orNone(strings.Join(w.Layers, ", ")))
 	}
 	b.printf("%s %s, %s; %d kept\n", plainCount(len(f.Removed), "item"), verb, showBytes(f.Bytes), len(f.Kept))
 }

@@ -63,7 +63,10 @@ func backEnvDoctor(ctx context.Context, b *back) error {
 	if err := b.args(&q); err != nil {
 		return err
 	}
-	env, drop, err := b.environment(ctx, func(o *pyenv.Options) { o.HostPath = q.HostPath })
+	env, drop, err := b.environment(ctx, func(o *pyenv.Options) {
+		o.HostPath = q.HostPath
+		o.Queue = b.hub.requests() // to look at: nobody asks this one for packages
+	})
 	if err != nil {
 		return err
 	}
@@ -72,6 +75,7 @@ func backEnvDoctor(ctx context.Context, b *back) error {
 	if err != nil {
 		return b.envFailure(ctx, err)
 	}
+	r.Problems = append(r.Problems, b.hub.queueProblems()...)
 	if q.JSON {
 		err = b.printJSON(r)
 	} else {

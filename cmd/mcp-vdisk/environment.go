@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -87,6 +88,7 @@ var envHints = map[string]string{
 	string(resolve.ErrResolverTimeout):     "if the index is slow, try again later",
 	string(resolve.ErrResolverUnavailable): "install python3-pip, or pass a wheel of pip: mcp-vdisk env ensure --pip-wheel FILE",
 	string(resolve.ErrSandboxUnavailable):  "mcp-vdisk doctor says what is missing",
+	string(pyenv.ErrCatalog):               "it is catalog.json in the environment root: mend it, or put it aside to go on with the defaults",
 }
 
 // pythonCodes are those of errors that are passed on from where interpreters are made,
@@ -237,24 +239,14 @@ func codeOf(err error) string {
 			return string(k.code)
 		}
 	}
-	return ""
+	return queueCode(err)
 }
 
-// wheelsAtOnce is how many wheels one record names: each takes some 200 bytes, and a
-// record has 16 KiB.
-const wheelsAtOnce = 40
-
-// lockFacts are a lock with all its wheels, for the log. more is in the first record.
+// lockFacts are a lock with all its wheels, for the log, and more.
 func lockFacts(id, base string, wheels []pyenv.Package, more audit.Facts) []audit.Facts {
-	list := []audit.Facts{more}
-	for i, p := range wheels {
-		if i > 0 && i%wheelsAtOnce == 0 {
-			list = append(list, audit.Facts{})
-		}
-		list[len(list)-1]["wheel-"+p.Name] = p.Name + " " + p.Version + " " + p.SHA256
+	var rest []fact
+	for _, name := range slices.Sorted(maps.Keys(more)) {
+		rest = append(rest, fact{name, more[name]})
 	}
-	for _, f := range list {
-		f["lock"], f["base"], f["wheels"] = id, base, len(wheels)
-	}
-	return list
+	return spread(audit.Facts{"lock": id, "base": base, "wheels": len(wheels)}, append(rest, wheelFacts(wheels)...))
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/exit"
 	"github.com/mcp-vdisk/mcp-vdisk/cmd/mcp-vdisk/front"
 	"github.com/mcp-vdisk/mcp-vdisk/pyenv"
+	"github.com/mcp-vdisk/mcp-vdisk/pyenv/queue"
 	"github.com/mcp-vdisk/mcp-vdisk/sandboxrun"
 	"github.com/mcp-vdisk/mcp-vdisk/tools"
 	"github.com/mcp-vdisk/mcp-vdisk/workspace/lease"
@@ -29,6 +30,8 @@ type hub struct {
 	shared bool         // more than one command may come
 	envs   string       // the environment root
 
+	notices notifier // of requests that wait for a person
+
 	mu    sync.Mutex // never held while a disk is opened or closed, which may take long
 	disks []*disk    // also those that are being opened or closed
 
@@ -37,6 +40,11 @@ type hub struct {
 	box    *sandboxrun.Runner
 	python *pyenv.Env
 	leases *lease.Badger
+
+	asked    sync.Once // for the queue; see requests
+	queue    *queue.Queue
+	queueErr error
+	resumed  sync.Once
 }
 
 // openHub opens a state directory. wait is for how long another process may have
@@ -46,12 +54,16 @@ func openHub(ctx context.Context, r front.Request, set settings, wait time.Durat
 	if err != nil {
 		return nil, err
 	}
-	return &hub{st: st, set: set, log: log, envs: envRoot(r, set), turns: tools.NewTurns(set.limits.Scripts, set.limits.ScriptMemory)}, nil
+	h := &hub{st: st, set: set, log: log, envs: envRoot(r, set), turns: tools.NewTurns(set.limits.Scripts, set.limits.ScriptMemory)}
+	h.notices.command, h.notices.failed = set.env.notify, h.notNotified
+	return h, nil
 }
 
-// Close closes the disks that are open for no reason but their jobs, and the
-// state. Whoever uses a disk must have released it.
+// Close closes the disks that are open for no reason but their jobs, ends the work on
+// requests for packages, which the next process goes on with, and closes the state.
+// Whoever uses a disk must have released it.
 func (h *hub) Close() error {
+	h.notices.close() // it looks for the names of disks
 	h.mu.Lock()
 	disks := h.disks
 	h.disks = nil
@@ -78,12 +90,15 @@ func (h *hub) sandbox(ctx context.Context) (*sandboxrun.Runner, *pyenv.Env, erro
 	if err != nil {
 		return nil, nil, err
 	}
-	python, err := pyenv.Open(h.envOptions(box))
+	python, err := h.ownEnv(box)
 	if err != nil {
 		box.Close()
 		return nil, nil, err
 	}
 	h.box, h.python = box, python
+	if h.shared { // what it begins, the daemon ends
+		h.resume(ctx, python)
+	}
 	return h.box, h.python, nil
 }
 

@@ -52,6 +52,9 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer) *app {
 		Back: func(ctx context.Context, conn *front.Frames) { serveBack(ctx, conn) },
 		Here: func(ctx context.Context, r front.Request, image *os.File) error {
 			b := &back{req: r, image: image, alone: true, stdin: stdin, stdout: stdout, stderr: stderr, peer: r.Front}
+			if r.HasTools() {
+				b.pip.read(&front.Caller{Stderr: stderr})
+			}
 			return front.NotNil(asFailure(ctx, b.serve(ctx)))
 		},
 	}}

@@ -58,6 +58,8 @@ func (s *session) begin(ctx context.Context, b *back, limits tools.Limits) error
 	if err != nil {
 		return err
 	}
+	b.pip.tell(python)
+	b.hub.resume(ctx, python)
 	flags, who := b.req.Session, b.operator(audit.Facts{})
 	if b.req.Verb == "serve" { // its first script need not wait for the interpreter then
 		python.Warm()
@@ -69,11 +71,20 @@ func (s *session) begin(ctx context.Context, b *back, limits tools.Limits) error
 		s.watch(b)
 	}
 	s.tools, err = tools.New(tools.Config{
-		Image: s.d.image, Live: s.d.view, Box: box, Python: python, Jobs: s.d.jobs, Lease: holder{s.d.right, s.sole, who}, Client: s.named,
-		Log: b.st.log, Limits: limits, Scratch: b.st.path("scratch"), GetArgs: quoted(b.req.Get), Logger: b.log, Version: version,
+		Image: s.d.image, Live: s.d.view, Box: box, Python: python, Pip: b.pip.get, Jobs: s.d.jobs, Lease: holder{s.d.right, s.sole, who}, Client: s.named,
+		Log: b.st.log, Limits: limits, Scratch: b.st.path("scratch"), GetArgs: quoted(b.req.Get), EnvArgs: quoted(stateFlags(b.req.Get)), Logger: b.log, Version: version,
+		Elicit: b.set.env.elicit,
 		Policy: tools.Policy{ReadOnly: flags.ReadOnly, NoDelete: flags.NoDelete, Tools: flags.Tools},
 	})
 	return err
+}
+
+// stateFlags are those of flags that lead to a disk that lead to its state directory.
+func stateFlags(get []string) []string {
+	if i := slices.Index(get, "--state"); i >= 0 && i+1 < len(get) {
+		return get[i : i+2]
+	}
+	return nil
 }
 
 // claim gets the disk for the session alone. One that was there before the daemon

@@ -39,7 +39,9 @@ type envSettings struct {
 	python   string // a directory or, with sha256, an archive
 	sha256   string
 	pipWheel string
-	strict   bool // compare every file before each run
+	strict   bool     // compare every file before each run
+	elicit   bool     // the person at a client may approve packages
+	notify   []string // program and arguments; none: nobody is told of requests
 }
 
 // kind of a setting's value.
@@ -52,6 +54,7 @@ const (
 	choiceKind               // one of a few words
 	pathKind                 // an absolute path, or ""
 	digestKind               // a SHA-256 in hexadecimal, or ""
+	commandKind              // "exec:" and a program with its arguments, or ""
 )
 
 // setting is one key of config.toml.
@@ -107,6 +110,8 @@ func table() []setting {
 		{"env.python_sha256", digestKind, "", 0, 0, nil, "SHA-256 of the archive env.python, or of one that mcp-vdisk env python --archive took", func(s *settings, _ int64, v string) { s.env.sha256 = v }},
 		{"env.pip_wheel", pathKind, "", 0, 0, nil, "wheel of pip to find packages with; empty: the one that mcp-vdisk env ensure gets", func(s *settings, _ int64, v string) { s.env.pipWheel = v }},
 		{"env.verify", choiceKind, "owner", 0, 0, []string{"owner", "strict"}, "what is looked at before each script: owner and modes, or strict: every file of its Python and packages", func(s *settings, _ int64, v string) { s.env.strict = v == "strict" }},
+		{"env.approvers", choiceKind, "operator", 0, 0, []string{"operator", "operator,client"}, "who decides about requests for packages: the operator, or also the person at the client, which may answer by itself: its answer is recorded as asserted by the client", func(s *settings, _ int64, v string) { s.env.elicit = v == "operator,client" }},
+		{"env.notify", commandKind, "", 0, 0, nil, "program to run when a request for packages begins to wait for a person, which gets it as JSON on standard input; empty: none", func(s *settings, _ int64, v string) { s.env.notify = commandWords(v) }},
 		{"audit.min_free", sizeKind, "64MiB", audit.MinOpenFree, maxSize, nil, "free space below which calls are refused", n(func(s *settings) *int64 { return &s.minFree })},
 	}
 }
@@ -202,6 +207,8 @@ func (d setting) parse(raw any) (int64, string, error) {
 		return 0, text, nil
 	case isText && d.kind == pathKind:
 		return 0, text, checkPath(text)
+	case isText && d.kind == commandKind:
+		return 0, text, checkCommand(text)
 	case isText && d.kind == digestKind:
 		text = strings.ToLower(text)
 		if text != "" && !lock.ValidSHA256(text) {
@@ -246,8 +253,39 @@ func checkPath(p string) error {
 	return nil
 }
 
+// commandPrefix begins a setting that is a command. It says how that is run: by itself,
+// and by no shell.
+const commandPrefix = "exec:"
+
+// checkCommand takes "" or a command whose program is named by a clean absolute path.
+func checkCommand(text string) error {
+	if text == "" {
+		return nil
+	}
+	words := commandWords(text)
+	if len(words) == 0 || !filepath.IsAbs(words[0]) {
+		return fmt.Errorf("must be such as \"exec:/usr/local/bin/tell-me --now\", is %q", text)
+	}
+	if strings.ContainsFunc(text, unicode.IsControl) {
+		return errors.New("must not hold control characters")
+	}
+	return checkPath(words[0])
+}
+
+// commandWords are the program and its arguments, which are separated by spaces; no
+// character has a meaning of its own.
+func commandWords(text string) []string {
+	rest, ok := strings.CutPrefix(text, commandPrefix)
+	if !ok || len(rest) > maxCommand || !utf8.ValidString(rest) {
+		return nil
+	}
+	return strings.Fields(rest)
+}
+
+const maxCommand = 2048 // bytes
+
 func (k kind) String() string {
-	return [...]string{"a size such as \"64MiB\"", "a whole number", "a duration such as \"90s\"", "a word", "an absolute path", "a SHA-256"}[k]
+	return [...]string{"a size such as \"64MiB\"", "a whole number", "a duration such as \"90s\"", "a word", "an absolute path", "a SHA-256", "a command such as \"exec:/usr/local/bin/tell-me\""}[k]
 }
 
 func (d setting) show(v int64) string {

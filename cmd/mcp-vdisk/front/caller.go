@@ -26,6 +26,8 @@ type Caller struct {
 	NoDaemon bool   // --no-daemon
 	Envs     string // in the place of $MCP_VDISK_ENVS
 
+	pipTold bool // that the pip configuration cannot be read was said
+
 	// Back serves the request of a connection, Here one of this very process, on
 	// its own streams.
 	Back func(context.Context, *Frames)

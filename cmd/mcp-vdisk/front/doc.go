@@ -28,6 +28,10 @@
 // new session begins and nothing would be lost by that: it tells the shims to send
 // no more, answers what it has, and ends.
 //
+// With the tools of a disk goes the caller's pip configuration, which may hold
+// credentials: the front sends it in frames of its own before the first message by which
+// packages could be asked for, and the other side keeps it in memory alone.
+//
 // # When the daemon dies
 //
 // The shim of a session remembers which requests have no answer. When the

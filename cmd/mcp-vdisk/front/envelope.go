@@ -17,6 +17,9 @@ type envelope struct {
 	answers bool   // it has a result or an error
 }
 
+// isAnswer says whether the message answers a request of the other side.
+func (e envelope) isAnswer() bool { return e.method == "" && e.answers }
+
 // envelopeOf reads the envelope of a message that is valid JSON as encoding/json does,
 // which is how the daemon reads it: names match without regard to case, the last
 // of two counts, and a method that is no string is none. It does not look into the

@@ -21,6 +21,7 @@ const (
 	frameRequest  = 'R' // front: a request in JSON, always first, with up to one descriptor
 	FrameStdin    = '0' // front: bytes of standard input
 	FrameStdinEnd = 'E' // front: the end of it
+	FramePip      = 'P' // front: a piece of the caller's pip configuration in JSON, the empty one ends it; to whoever gives tools
 	FrameStdout   = '1' // back
 	FrameStderr   = '2' // back
 	FrameMove     = 'M' // back: no more stdin here, go on with the next daemon; to a session
@@ -87,16 +88,22 @@ func (f *Frames) Write(typ byte, payload []byte) error {
 	if len(payload) > maxFrame {
 		return fmt.Errorf("frame of %d bytes is over the limit", len(payload))
 	}
+	return f.send(frame(typ, payload))
+}
+
+func (f *Frames) send(frame []byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	_, err := f.conn.Write(frame(typ, payload))
+	_, err := f.conn.Write(frame)
 	return err
 }
 
 func frame(typ byte, payload []byte) []byte {
-	b := make([]byte, 5, 5+len(payload))
-	b[0] = typ
-	binary.BigEndian.PutUint32(b[1:], uint32(len(payload)))
+	return appendFrame(make([]byte, 0, 5+len(payload)), typ, payload)
+}
+
+func appendFrame(b []byte, typ byte, payload []byte) []byte {
+	b = binary.BigEndian.AppendUint32(append(b, typ), uint32(len(payload)))
 	return append(b, payload...)
 }
 

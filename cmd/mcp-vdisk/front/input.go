@@ -83,6 +83,10 @@ func (s *shim) send(conn *Frames, line []byte, more bool, r *bufio.Reader) bool 
 	if !current {
 		return false
 	}
+	if s.piped != conn && (more || mayAsk(line)) {
+		s.piped = conn
+		conn.sendPip(s.a.PipConfig()) // a daemon that is gone takes the line as little
+	}
 	_, err := Stream{Conn: conn, Type: FrameStdin}.Write(line)
 	if err != nil && !more && len(line) <= frameChunk && s.unsent(conn, line) {
 		return false

@@ -11,6 +11,8 @@ import (
 type pending struct {
 	open []unanswered // the oldest first
 	kept int          // bytes of their lines
+	// questions are requests of the daemon, by id, that the client has not answered.
+	questions []string
 	// The handshake, to be repeated.
 	init        []byte
 	initID      string
@@ -54,7 +56,11 @@ func (p *pending) say(line []byte) {
 	case e.id == nil && e.method == "notifications/cancelled":
 		p.cancel(e.params)
 	}
-	if !isID(e.id) || e.method == "" && e.answers {
+	if e.isAnswer() {
+		p.settled(string(e.id))
+		return
+	}
+	if !isID(e.id) {
 		return
 	}
 	r := unanswered{id: string(e.id)}
@@ -76,18 +82,21 @@ func isBroken(line []byte) bool {
 
 // unsay takes back that a line was noted.
 func (p *pending) unsay(line []byte) {
-	id := string(envelopeOf(bytes.TrimSpace(line)).id)
-	p.answered(id)
-	if p.initID == id {
+	e := envelopeOf(bytes.TrimSpace(line))
+	if e.isAnswer() { // to a question of the daemon, which has ids of its own
+		return
+	}
+	p.answered(string(e.id))
+	if p.initID == string(e.id) {
 		p.init = nil
 	}
 }
 
 // takeBack forgets a call that was noted, and says whether it was there.
 func (p *pending) takeBack(line []byte) bool {
-	id := string(envelopeOf(bytes.TrimSpace(line)).id)
-	for i := len(p.open) - 1; i >= 0; i-- {
-		if r := p.open[i]; r.id == id && r.line == nil {
+	e := envelopeOf(bytes.TrimSpace(line))
+	for i := len(p.open) - 1; i >= 0 && !e.isAnswer(); i-- {
+		if r := p.open[i]; r.id == string(e.id) && r.line == nil {
 			p.forget(i)
 			return true
 		}
@@ -104,13 +113,38 @@ func again(line []byte, e envelope) []byte {
 }
 
 // cancel forgets a request that the client gave up: it is not answered.
-func (p *pending) cancel(params []byte) {
+func (p *pending) cancel(params []byte) { p.answered(cancelled(params)) }
+
+// cancelled is the id of the request that a notifications/cancelled is about.
+func cancelled(params []byte) string {
 	var which struct {
 		RequestID json.RawMessage `json:"requestId"`
 	}
-	if json.Unmarshal(params, &which) == nil {
-		p.answered(string(which.RequestID))
+	if json.Unmarshal(params, &which) != nil {
+		return ""
 	}
+	return string(which.RequestID)
+}
+
+// hear notes what a daemon says unasked: its questions, and that it takes one back.
+func (p *pending) hear(e envelope) {
+	switch {
+	case e.method == "notifications/cancelled":
+		p.settled(cancelled(e.params))
+	case e.method != "" && isID(e.id):
+		p.questions = append(p.questions, string(e.id))
+	}
+}
+
+// settled forgets a question of the daemon.
+func (p *pending) settled(id string) {
+	p.questions = slices.DeleteFunc(p.questions, func(q string) bool { return q == id })
+}
+
+// orphaned takes out the questions, and returns their ids.
+func (p *pending) orphaned() (ids []string) {
+	ids, p.questions = p.questions, nil
+	return ids
 }
 
 // answered forgets a request. Of two with one id each has an answer of its own.
@@ -178,6 +212,19 @@ func lostAnswer(id string) []byte {
 	const text = "OUTCOME_UNKNOWN: the server was interrupted while this call ran, so it may have happened or not. " +
 		"hint: look before you repeat it: read_file or list_files show what is on the disk now; the next call is served as usual"
 	return errorAnswer(id, lostCode, text)
+}
+
+// takenBack is what a client gets about a question of a daemon that died: whoever is
+// shown it need not answer.
+func takenBack(id string) []byte {
+	line, err := json.Marshal(map[string]any{
+		"jsonrpc": "2.0", "method": "notifications/cancelled",
+		"params": map[string]any{"requestId": json.RawMessage(id), "reason": "the server was interrupted"},
+	})
+	if err != nil {
+		return nil // an id that is none was never noted
+	}
+	return append(line, '\n')
 }
 
 // lostCode is of the range that JSON-RPC 2.0 leaves to servers (§5.1).

@@ -231,6 +231,9 @@ func (a *Caller) Ask(ctx context.Context, r Request, open OpenMode, stdin io.Rea
 	}
 	stop := context.AfterFunc(caller, conn.interrupt)
 	defer stop()
+	if r.HasTools() {
+		conn.sendPip(a.PipConfig()) // who does not take it says why
+	}
 	in := &input{Reader: stdin}
 	if stdin != nil {
 		go in.send(conn)

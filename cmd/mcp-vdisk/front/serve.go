@@ -2,9 +2,11 @@ package front
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 )
 
 // SessionFlags are what `serve` and `call` allow an agent.
@@ -68,8 +70,24 @@ func (a *Caller) Become(ctx context.Context, r Request, image *os.File) error {
 	if err := conn.SendRequest(r, image); err != nil {
 		return err
 	}
+	if r.HasTools() {
+		if raw, err := conn.conn.SyscallConn(); err == nil {
+			raw.Control(func(fd uintptr) { enlarge(fd, bufferSize) })
+		}
+		conn.Hurry(bufferTime)
+		if conn.sendPip(a.PipConfig()) != nil {
+			fmt.Fprintln(a.Stderr, "mcp-vdisk: the pip configuration is too long for a session of root without a daemon, which goes on without it")
+		}
+	}
 	return becomeBack(who, sock)
 }
+
+// What a socket is to hold that nobody reads yet: the largest pip configuration, with what
+// the kernel adds. After bufferTime something that is written has no room in it.
+const (
+	bufferSize = 32 << 20
+	bufferTime = 200 * time.Millisecond
+)
 
 // StopSignals end the program in good order. A hangup does not, where whoever
 // started it asked for that (nohup).

@@ -33,6 +33,7 @@ type shim struct {
 	// sending is held while the daemon is sent a line, and by whoever ends that.
 	// It comes before mu.
 	sending sync.Mutex
+	piped   *Frames // the connection that has the pip configuration; under sending
 
 	mu     sync.Mutex
 	conn   *Frames    // where messages go; nil while there is none
@@ -174,6 +175,7 @@ func (s *shim) use(conn *Frames) error {
 // begin makes a connection the one that messages go to; what can be asked again
 // goes first. That the daemon is gone sees the one who receives.
 func (s *shim) begin(conn *Frames) {
+	s.pipAgain(conn)
 	s.mu.Lock()
 	lines := s.repeat()
 	s.mu.Unlock()
@@ -189,6 +191,17 @@ func (s *shim) begin(conn *Frames) {
 	s.mu.Unlock()
 	if ended {
 		conn.Write(FrameStdinEnd, nil)
+	}
+}
+
+// pipAgain sends the pip configuration to the next daemon when the one before had it: it
+// may have been at work on what somebody waits for.
+func (s *shim) pipAgain(conn *Frames) {
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	if s.piped != nil && s.piped != conn {
+		s.piped = conn
+		conn.sendPip(s.a.PipConfig())
 	}
 }
 
@@ -275,11 +288,12 @@ func (s *shim) deliver(conn *Frames, line []byte) error {
 		s.begin(conn)
 		return nil
 	}
+	s.mu.Lock()
 	if e.id != nil && e.method == "" {
-		s.mu.Lock()
 		s.answered(string(e.id))
-		s.mu.Unlock()
 	}
+	s.hear(e)
+	s.mu.Unlock()
 	return s.tell(line)
 }
 
@@ -292,12 +306,19 @@ func (s *shim) tell(line []byte) error {
 	return err
 }
 
-// lost answers the requests whose outcome is not known: the daemon died.
+// lost answers the requests whose outcome is not known, and takes back what the daemon
+// asked: it died. What the client still answers to that goes to the next one, which drops
+// it.
 func (s *shim) lost() error {
 	s.mu.Lock()
 	s.conn = nil
-	ids := s.pending.lost()
+	ids, questions := s.pending.lost(), s.orphaned()
 	s.mu.Unlock()
+	for _, id := range questions {
+		if err := s.tell(takenBack(id)); err != nil {
+			return err
+		}
+	}
 	return s.tellLost(ids)
 }
 

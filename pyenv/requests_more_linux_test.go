@@ -84,6 +84,11 @@ func TestCase37Rebase(t *testing.T) {
 	if got := o.sees(wsB, "import old, bar; print(bar.version)"); !strings.HasPrefix(got, "1.") {
 		t.Errorf("it sees bar %s", got)
 	}
+	// What was approved is what it has: nobody is asked again.
+	again, err = o.Rebase(t.Context(), RebaseRequest{Workspace: wsB, By: "operator uid 1000", How: "terminal"})
+	if err != nil || again.Changed || again.Card != nil {
+		t.Errorf("%+v %v", again, err)
+	}
 }
 
 func ruleNames(list []policy.Finding) (names []string) {

@@ -108,6 +108,7 @@ func (t *Tools) form(ctx context.Context, s *session, r queue.Request) (form, bo
 		t.cfg.Logger.WarnContext(ctx, "no card for a request for packages", "request", r.ID, "cause", err)
 		return form{}, false
 	}
+	card.Name = t.cfg.Disk
 	message, schema := card.Form()
 	// What is shown must be what is decided about: it may have been resolved anew.
 	if schema == nil || card.Lock != r.Lock || card.ID != r.ID {

@@ -60,6 +60,8 @@ type Config struct {
 	// GetArgs are the flags that a person adds to `mcp-vdisk image get` to reach
 	// this disk, when they are not the defaults; already quoted for a shell.
 	GetArgs string
+	// Disk is what its person calls the disk, for the form that asks them.
+	Disk string
 	// EnvArgs are the flags that a person adds to `mcp-vdisk env` to reach this
 	// server's requests for packages, in the same form.
 	EnvArgs string

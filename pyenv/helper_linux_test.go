@@ -333,6 +333,30 @@ func (p *place) left() (names []string) {
 	return names
 }
 
+// collect collects what nobody needs, until some layers are gone: what this process was
+// just starting has its locks until it executes, and so they may seem to be in use. The
+// report has what all of it removed.
+func collect(t testing.TB, e *Env, layers ...string) (all store.Report) {
+	t.Helper()
+	root, err := e.store()
+	must(t, err)
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for range 200 {
+		rep, err := e.GC(t.Context(), 0, false)
+		must(t, err)
+		all.Removed, all.Kept = append(all.Removed, rep.Removed...), rep.Kept
+		if !slices.ContainsFunc(layers, func(id string) bool {
+			_, err := root.Layer(id)
+			return err == nil
+		}) {
+			break
+		}
+		<-tick.C
+	}
+	return all
+}
+
 // run runs a command as a script would, and returns what it printed.
 func run(t testing.TB, e *Env, argv ...string) (sandboxrun.Result, map[string][]byte) {
 	t.Helper()

@@ -96,7 +96,7 @@ func backCall(ctx context.Context, b *back) error {
 	if err != nil {
 		return err
 	}
-	ctx = tools.WithCaller(ctx, tools.Caller{Actor: q.Actor, Client: "mcp-vdisk " + version, Protocol: "call", Session: fmt.Sprintf("call of process %d", b.peer.PID)})
+	ctx = tools.WithCaller(ctx, tools.Caller{Actor: q.Actor, Client: "mcp-vdisk " + version, Protocol: "call", Session: fmt.Sprintf("call-%d", b.peer.PID)})
 	r := s.tools.Call(ctx, q.Tool, raw)
 	if err := errors.Join(b.printResult(r, q.JSON), s.close(ctx)); err != nil {
 		return err

@@ -36,7 +36,8 @@ func (e *Env) pin(ws string, list ...queue.Binding) error {
 	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 		return err
 	}
-	// Not synced: after a loss of power Resume writes it again.
+	// Not synced: after a loss of power Resume writes it again. What a killed process left
+	// the next one replaces.
 	tmp := filepath.Join(e.o.Root, pinDir, topTmp+ws)
 	if err := os.WriteFile(tmp, []byte(strings.Join(ids, "\n")+"\n"), 0o600); err != nil {
 		return err

@@ -183,23 +183,34 @@ func (w *maker) claim(ctx context.Context) (unlock func(), err error) {
 // claim waits until nobody else makes anything in the root. The lock goes with the
 // process.
 func (e *Env) claim(ctx context.Context, waiting func()) (unlock func(), err error) {
+	f, err := e.lockRoot(ctx, true, waiting)
+	if err != nil {
+		return nil, err
+	}
+	if err := sweepTop(e.o.Root); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return func() { f.Close() }, nil
+}
+
+// lockRoot takes the ensure lock, alone or shared, until the file is closed. waiting is
+// called when somebody else has it.
+func (e *Env) lockRoot(ctx context.Context, alone bool, waiting func()) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(e.o.Root, ensureFile), os.O_RDWR|os.O_CREATE|hostos.NonBlock, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	free, err := hostos.TryLock(f, true)
+	free, err := hostos.TryLock(f, alone)
 	if err == nil && !free {
 		waiting()
-		err = hostos.Lock(ctx, f, true)
-	}
-	if err == nil {
-		err = sweepTop(e.o.Root)
+		err = hostos.Lock(ctx, f, alone)
 	}
 	if err != nil {
 		f.Close()
 		return nil, err
 	}
-	return func() { f.Close() }, nil
+	return f, nil
 }
 
 func (w *maker) ensure(ctx context.Context) error {

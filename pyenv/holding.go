@@ -8,7 +8,6 @@ import (
 
 	"github.com/mcp-vdisk/mcp-vdisk/pyenv/attach"
 	"github.com/mcp-vdisk/mcp-vdisk/pyenv/lock"
-	"github.com/mcp-vdisk/mcp-vdisk/pyenv/policy"
 	"github.com/mcp-vdisk/mcp-vdisk/pyenv/python"
 	"github.com/mcp-vdisk/mcp-vdisk/pyenv/queue"
 	"github.com/mcp-vdisk/mcp-vdisk/pyenv/spec"
@@ -330,11 +329,6 @@ func (h *holding) with(how fit, l *store.Layer, lockID, request string, startup 
 
 // maxRequests is how many requests a binding names, the newest ones.
 const maxRequests = 60
-
-// input is what the policy judges.
-func (h *holding) input(l lock.Lock, catalog policy.Catalog) policy.Input {
-	return policy.Input{Lock: l, Base: h.under.Packages, Held: h.held(), Distribution: Distribution, Catalog: catalog}
-}
 
 // errNoBase says that there is nothing to put packages on.
 func errNoBase() *Error {

@@ -3,7 +3,6 @@ package pyenv
 import (
 	"context"
 	"maps"
-	"os"
 	"strings"
 	"sync"
 
@@ -17,12 +16,10 @@ import (
 
 // input is what the policy judges: a solution, and what is around it.
 func (w *worker) input(ctx context.Context, l lock.Lock) policy.Input {
-	in := w.h.input(l, w.catalog)
-	in.Requested, in.Upload = w.specs, w.r.Wheel != nil
-	in.Indexes = w.e.desk.config(w.r.Workspace).Indexes()
-	in.Now = w.e.now()
-	in.Wheels = w.e.wheelFacts(ctx, &w.h, l)
-	return in
+	return policy.Input{
+		Lock: l, Requested: w.specs, Base: w.h.under.Packages, Held: w.h.held(), Wheels: w.e.wheelFacts(ctx, &w.h, l),
+		Upload: w.r.Wheel != nil, Indexes: w.supply.config.Indexes(), Now: w.e.now(), Distribution: Distribution, Catalog: w.catalog,
+	}
 }
 
 // wheelFacts are the contents of what a solution is made of, as far as it is there, and
@@ -123,27 +120,12 @@ func (f *facts) of(root *store.Root, it *python.Interpreter, p lock.Package) (w 
 }
 
 func readFacts(root *store.Root, it *python.Interpreter, p lock.Package) (f policy.WheelFacts, ok bool) {
-	if !root.HasWheel(p.SHA256) {
-		return f, false
-	}
-	file, err := root.OpenWheel(p.SHA256)
+	file, w, size, err := openKept(root, it, p.SHA256, p.File)
 	if err != nil {
 		return f, false
 	}
 	defer file.Close()
-	st, err := file.Stat()
-	if err != nil {
-		return f, false
-	}
-	return openFacts(file, st, it, p)
-}
-
-func openFacts(file *os.File, st os.FileInfo, it *python.Interpreter, p lock.Package) (f policy.WheelFacts, ok bool) {
-	w, err := wheel.Open(file, st.Size(), p.File, wheel.Options{Stdlib: it.Facts.Stdlib})
-	if err != nil {
-		return f, false
-	}
-	f = policy.WheelFacts{Size: st.Size(), Paths: w.Paths(), Disk: w.Size, Native: w.Native}
+	f = policy.WheelFacts{Size: size, Paths: w.Paths(), Disk: w.Size, Native: w.Native}
 	for _, t := range w.Tops {
 		f.Tops = append(f.Tops, policy.Top(t))
 	}

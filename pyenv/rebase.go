@@ -122,7 +122,7 @@ func (w *worker) replace(ctx context.Context, had []lock.Package, sol solution, 
 			return err
 		}
 		now := w.h.with(sol.fit, &store.Layer{ID: id}, sol.id, "", false)
-		if now.Startup = w.old.Startup; same(named(now, *w.old), *w.old) && w.built(sol.lock) != nil {
+		if now.Startup = w.old.Startup; same(now, *w.old) && w.built(sol.lock) != nil {
 			return nil // it is what the workspace has
 		}
 		if rep.Card, err = w.toAsk(ctx, had, sol, q); rep.Card != nil || err != nil {
@@ -156,15 +156,9 @@ func (w *worker) replace(ctx context.Context, had []lock.Package, sol solution, 
 	})
 }
 
-// named is a binding as one of the workspace of another.
-func named(b, of queue.Binding) queue.Binding {
-	b.Workspace = of.Workspace
-	return b
-}
-
 // same says that two bindings show a script the same.
 func same(a, b queue.Binding) bool {
-	a.Rev, a.Locks, a.Requests = b.Rev, b.Locks, b.Requests
+	a.Workspace, a.Rev, a.Locks, a.Requests = b.Workspace, b.Rev, b.Locks, b.Requests
 	return fmt.Sprint(a) == fmt.Sprint(b)
 }
 

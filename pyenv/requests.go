@@ -132,7 +132,7 @@ func (e *Env) request(ctx context.Context, a Ask) (r queue.Request, err error) {
 		}
 	}
 	e.desk.pip(a.Workspace, a.Pip)
-	r, err = e.submit(ctx, h, asked, specs)
+	r, err = e.submit(ctx, h, asked)
 	if err == nil && r.State.AtWork() {
 		e.pump()
 	}
@@ -140,7 +140,7 @@ func (e *Env) request(ctx context.Context, a Ask) (r queue.Request, err error) {
 }
 
 // submit queues a request, and writes it into the log before any work on it begins.
-func (e *Env) submit(ctx context.Context, h holding, asked queue.Request, specs []spec.Requirement) (queue.Request, error) {
+func (e *Env) submit(ctx context.Context, h holding, asked queue.Request) (queue.Request, error) {
 	done := e.desk.holdOff(asked.Workspace)
 	defer done()
 	r, fresh, err := e.o.Queue.Submit(ctx, asked)
@@ -155,7 +155,7 @@ func (e *Env) submit(ctx context.Context, h holding, asked queue.Request, specs 
 		})
 		return r, errors.Join(err, undo)
 	}
-	return e.quick(ctx, h, r, specs)
+	return e.quick(ctx, h, r)
 }
 
 // meant refuses what is the name of a module and not of its package: the index may know

@@ -111,6 +111,18 @@ func (s *solver) requested(before []string) []string {
 	return slices.Compact(list)
 }
 
+// requirements reads what was asked for, in the order in which it is.
+func requirements(specs []string) (list []spec.Requirement, err error) {
+	for _, line := range specs {
+		q, err := spec.ParseRequirement(line)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, q)
+	}
+	return list, nil
+}
+
 // nameOf is the name of a requirement in its normal form.
 func nameOf(line string) string {
 	q, err := spec.ParseRequirement(line)
@@ -263,12 +275,8 @@ func (a asking) isolated(ctx context.Context, conflict error) (sol solution, err
 // pipe runs the resolver. What is young only is looked at when nothing else will do.
 func (a asking) pipe(ctx context.Context, specs []string, kept map[string]string) (r resolve.Resolution, cutoff time.Time, err error) {
 	q := resolve.Request{Pins: kept, PinsOf: a.h.pinnedBy, Config: a.config}
-	for _, line := range specs {
-		one, err := spec.ParseRequirement(line)
-		if err != nil {
-			return r, cutoff, err
-		}
-		q.Specs = append(q.Specs, one)
+	if q.Specs, err = requirements(specs); err != nil {
+		return r, cutoff, err
 	}
 	if days := a.catalog.CooldownDays; days > 0 {
 		q.Cutoff = a.e.now().Add(-time.Duration(days) * 24 * time.Hour).UTC().Truncate(time.Second)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -61,23 +62,36 @@ func ofWheel(ctx context.Context, file string, err error) error {
 
 // uploadedPackage is what a wheel of a workspace is in a lock.
 func (e *Env) uploadedPackage(root *store.Root, it *python.Interpreter, u queue.Upload) (p lock.Package, err error) {
-	f, err := root.OpenWheel(u.SHA256)
-	if err != nil {
+	f, w, size, err := openKept(root, it, u.SHA256, u.File)
+	if errors.Is(err, store.ErrMissingWheel) {
 		return p, lost(lock.Package{Name: u.File, Index: uploaded})
 	}
+	if err != nil {
+		return p, err
+	}
 	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return p, err
-	}
-	w, err := wheel.Open(f, st.Size(), u.File, wheel.Options{Stdlib: it.Facts.Stdlib})
-	if err != nil {
-		return p, err
-	}
 	if err := fits(w, it); err != nil {
 		return p, err
 	}
-	return packageOf(w, it, lock.Package{File: u.File, SHA256: u.SHA256, Size: st.Size(), Index: uploaded})
+	return packageOf(w, it, lock.Package{File: u.File, SHA256: u.SHA256, Size: size, Index: uploaded})
+}
+
+// openKept opens a wheel of the wheelhouse and looks at it. The caller closes the file
+// when it needs the wheel no more. Errors: store.ErrMissingWheel; those of wheel.Open.
+func openKept(root *store.Root, it *python.Interpreter, sha256, name string) (f *os.File, w *wheel.Wheel, size int64, err error) {
+	if f, err = root.OpenWheel(sha256); err != nil {
+		return nil, nil, 0, err
+	}
+	st, err := f.Stat()
+	if err == nil {
+		size = st.Size()
+		w, err = wheel.Open(f, size, name, wheel.Options{Stdlib: it.Facts.Stdlib})
+	}
+	if err != nil {
+		f.Close()
+		return nil, nil, 0, err
+	}
+	return f, w, size, nil
 }
 
 // taken is a wheel that has passed every rule, its contents included.

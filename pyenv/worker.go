@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/mcp-vdisk/mcp-vdisk/pyenv/policy"
@@ -40,14 +38,9 @@ func (e *Env) serve(r queue.Request) {
 
 // putBack takes a request back to where the work on it begins again, and returns it.
 func (e *Env) putBack(r queue.Request) queue.Request {
-	to := map[queue.State]queue.State{
-		queue.Resolving: queue.Received, queue.Fetching: queue.Approved, queue.Building: queue.Approved, queue.Probing: queue.Approved,
-	}[r.State]
-	switch {
-	case to == "":
+	to := r.Point()
+	if to == r.State {
 		return r
-	case r.Auto && to == queue.Approved:
-		to = queue.AutoApproved
 	}
 	back, err := e.o.Queue.Move(context.Background(), r.ID, r.State, func(r *queue.Request) error {
 		r.State = to
@@ -66,17 +59,8 @@ func (e *Env) share(ctx context.Context, waiting func()) (unlock func(), err err
 	if _, err := e.store(); err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(filepath.Join(e.o.Root, ensureFile), os.O_RDWR|os.O_CREATE|hostos.NonBlock, 0o600)
+	f, err := e.lockRoot(ctx, false, waiting)
 	if err != nil {
-		return nil, err
-	}
-	free, err := hostos.TryLock(f, false)
-	if err == nil && !free {
-		waiting()
-		err = hostos.Lock(ctx, f, false)
-	}
-	if err != nil {
-		f.Close()
 		return nil, err
 	}
 	return func() { f.Close() }, nil
@@ -119,13 +103,8 @@ func (w *worker) equip() (err error) {
 	if w.catalog, err = w.e.Catalog(); err != nil {
 		return err
 	}
-	w.specs = nil
-	for _, line := range w.r.Specs {
-		q, err := spec.ParseRequirement(line)
-		if err != nil {
-			return err
-		}
-		w.specs = append(w.specs, q)
+	if w.specs, err = requirements(w.r.Specs); err != nil {
+		return err
 	}
 	w.supply = &supply{
 		e: w.e, root: w.h.root, it: w.h.it, config: w.e.desk.config(w.r.Workspace),
@@ -280,7 +259,7 @@ func (w *worker) approve(ctx context.Context, sol solution, solved func(*queue.R
 
 // quick binds at once what is known and may be had without asking; it leaves anything
 // else as it is.
-func (e *Env) quick(ctx context.Context, h holding, r queue.Request, specs []spec.Requirement) (queue.Request, error) {
+func (e *Env) quick(ctx context.Context, h holding, r queue.Request) (queue.Request, error) {
 	if !e.desk.take(r.Workspace, false) {
 		return r, nil
 	}
@@ -294,7 +273,6 @@ func (e *Env) quick(ctx context.Context, h holding, r queue.Request, specs []spe
 	if err := w.equip(); err != nil {
 		return r, nil // it is told where the others are
 	}
-	w.specs = specs
 	s, err := w.solver()
 	if err != nil {
 		return r, nil

@@ -96,7 +96,7 @@ func fixed(r Request) Request {
 // settle holds a request to the rules of its state, given what it was before.
 func (r *Request) settle(before Request) error {
 	back := before.State.decided() && (r.State == AutoApproved || r.State == Approved)
-	if !slices.Contains(next[before.State], r.State) || back && r.State != before.point() {
+	if !slices.Contains(next[before.State], r.State) || back && r.State != before.Point() {
 		return invalid("%s does not follow on %s", r.State, before.State)
 	}
 	if r.State == Received || r.State == Resolving || r.State == PendingApproval {

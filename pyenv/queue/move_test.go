@@ -61,7 +61,7 @@ func TestMoveByTheTable(t *testing.T) {
 		for _, to := range allStates {
 			r := f.to(f.submit(wsA, "foo"), path[from]...)
 			allowed := slices.Contains(from.Next(), to)
-			if (to == AutoApproved || to == Approved) && from.decided() && to != r.point() {
+			if (to == AutoApproved || to == Approved) && from.decided() && to != r.Point() {
 				allowed = false // it goes back to the approval that it had
 			}
 			moved, err := f.Move(t.Context(), r.ID, from, furnish(to))

@@ -23,7 +23,7 @@ const MaxAttempts = 3
 func (q *Queue) Recover(ctx context.Context) (changed []Request, err error) {
 	list, err := q.Open()
 	for _, r := range list {
-		if !r.State.AtWork() || r.State == r.point() {
+		if !r.State.AtWork() || r.State == r.Point() {
 			continue
 		}
 		r, rerr := q.rewrite(ctx, r.ID, r.State, func(_ *badger.Txn, _ Request, r *Request) error {
@@ -37,7 +37,7 @@ func (q *Queue) Recover(ctx context.Context) (changed []Request, err error) {
 				}
 				return nil
 			}
-			r.State = r.point()
+			r.State = r.Point()
 			r.Attempt++
 			return nil
 		})
@@ -50,8 +50,8 @@ func (q *Queue) Recover(ctx context.Context) (changed []Request, err error) {
 	return changed, err
 }
 
-// point is the state at which work on a request begins again.
-func (r *Request) point() State {
+// Point is the state at which work on a request begins again: its last durable point.
+func (r *Request) Point() State {
 	switch {
 	case r.State == Resolving:
 		return Received

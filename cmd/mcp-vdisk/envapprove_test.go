@@ -146,7 +146,7 @@ func TestEnvApproveCard(t *testing.T) {
 	for _, x := range [][2]string{
 		{regexp.QuoteMeta(asked.ID), "01KB8Z6Q4N3T5V7W9X1Y2Z3A4B"}, {regexp.QuoteMeta(asked.Workspace), strangeWS}, {regexp.QuoteMeta(asked.Lock), seededLock},
 		{`\d{4}-\d\d-\d\d \d\d:\d\d UTC(, \d+ minutes? ago)?`, "2026-11-29 20:04 UTC"}, {`base-[0-9a-f]{16}`, "base-0123456789abcdef"},
-		{`127\.0\.0\.1(:\d+)?`, "index.example"}, {`session\s+call-\d+`, "session call-1"}, {`mcp-vdisk \d+\.\d+\.\d+[^",]*`, "mcp-vdisk 1.0.0"},
+		{`127\.0\.0\.1(:\d+)?`, "index.example"}, {`session\s+call-\d+`, "session call-1"}, {`"mcp-vdisk [^",]+"`, `"mcp-vdisk 1.0.0"`},
 		{` +(\d+ (h|d|mo|y)|age \?) +(\d+ kB|size \?)\n`, "  AGE  SIZE\n"},
 	} {
 		card = regexp.MustCompile(x[0]).ReplaceAllString(card, x[1])

@@ -65,6 +65,9 @@ func (t *Tools) savedBy(id string, h history) (string, error) {
 			return "saved as " + version(c.Seq), nil
 		}
 	}
+	if h.saved {
+		return "saved in a version that is no longer kept", nil
+	}
 	return notSaved, nil
 }
 
@@ -72,12 +75,14 @@ func (t *Tools) savedBy(id string, h history) (string, error) {
 type history struct {
 	intent, end *audit.Record
 	saves       []string // calls that were about to save its changes
+	saved       bool     // one of the calls made a commit, by the log
 }
 
 func (t *Tools) history(ctx context.Context, id string) (history, error) {
 	var h history
 	q := audit.Query{Stream: t.streamName, Match: map[string][]string{"call": {id}}}
 	err := t.cfg.Log.Query(ctx, q, func(_ []byte, r audit.Record) error {
+		h.saved = h.saved || r.Ha != r.Hb
 		switch {
 		case r.Tool != "run_script" || r.Args["job"] != nil:
 		case r.Ev == audit.EvCallIntent:
@@ -95,5 +100,12 @@ func (t *Tools) history(ctx context.Context, id string) (history, error) {
 		h.saves = append(h.saves, r.Call)
 		return nil
 	})
+	for _, call := range h.saves {
+		q.Match = map[string][]string{"call": {call}}
+		err = cmp.Or(err, t.cfg.Log.Query(ctx, q, func(_ []byte, r audit.Record) error {
+			h.saved = h.saved || r.Ha != r.Hb
+			return nil
+		}))
+	}
 	return h, err
 }

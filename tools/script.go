@@ -96,6 +96,7 @@ func (s *script) execute(ctx context.Context) error {
 	defer gen.Release()
 	s.job.enter(jobRuns)
 	s.stage = s.t.cfg.Image.Stage(ctx)
+	s.stage.Hold(s.base) // also while its changes are kept
 	s.t.mark(MarkPinned)
 	s.res, err = s.t.cfg.Box.Run(ctx, s.spec, s.collect)
 	s.t.mark(MarkRan)

@@ -34,8 +34,13 @@ const maxCheckpointName = 64
 // which others may commit: the checkpoint is of the commit that was the head
 // when it began. When it returns without an error the name is durable.
 //
+// What it holds of the history is never dropped. It is refused with ErrQuota, and
+// nothing is changed, when the history that checkpoints hold and what the disk holds
+// now are together more than the budget of the history, see OpenOptions: keeping the
+// promise could then pass it. A GC that runs is waited for.
+//
 // Errors: ErrInvalid for a bad name (its detail says what a good one is);
-// ErrExists when the name is taken; ErrTooLarge for the message; ErrReadOnly;
+// ErrExists when the name is taken; ErrTooLarge for the message; ErrQuota; ErrReadOnly;
 // ErrNoSpace; ErrCorrupt; the cause of ctx.
 func (im *Image) Checkpoint(ctx context.Context, name, message string) (Checkpoint, error) {
 	if err := checkName(name); err != nil {
@@ -47,8 +52,16 @@ func (im *Image) Checkpoint(ctx context.Context, name, message string) (Checkpoi
 	if im.readOnly {
 		return Checkpoint{}, imageError("checkpoint", ErrReadOnly, "")
 	}
+	done, err := im.alone(ctx) // its commit must not be dropped before it has its name
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	defer done()
 	free := func(tx *bolt.Tx) error { return nameIsFree(tx, name) }
 	if err := im.view("checkpoint", free); err != nil {
+		return Checkpoint{}, err
+	}
+	if err := im.checkRoom(ctx); err != nil {
 		return Checkpoint{}, err
 	}
 	digest, h, err := im.treeDigest(ctx)
@@ -100,7 +113,7 @@ func (im *Image) Checkpoints() ([]Checkpoint, error) {
 //
 // Errors: ErrNotFound, ErrReadOnly.
 func (im *Image) DropCheckpoint(name string) error {
-	return im.update("drop checkpoint", 0, func(tx *bolt.Tx) error {
+	err := im.update("drop checkpoint", 0, func(tx *bolt.Tx) error {
 		b := tx.Bucket(bucketRefs)
 		if b.Get([]byte(name)) == nil {
 			return subjectError("drop checkpoint", checkpointOf(name), ErrNotFound, "")
@@ -110,6 +123,10 @@ func (im *Image) DropCheckpoint(name string) error {
 		}
 		return nil
 	})
+	if err == nil {
+		im.upkeep.dropped()
+	}
+	return err
 }
 
 // checkName keeps names apart from everything else that Revision takes, and

@@ -122,7 +122,7 @@ func (k *checker) digestAt(seq uint64) (string, error) {
 	io.WriteString(out, digestHeader)
 	write := func(key string, n *Node) {
 		if n != nil {
-			out.Write(appendDigested(nil, []byte(key), n))
+			out.Write(appendDigested(nil, []byte(key), n, true))
 		}
 	}
 	changed := slices.Sorted(maps.Keys(then))

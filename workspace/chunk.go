@@ -135,7 +135,9 @@ func (p *packer) unpack(id uint64, stored []byte, size int64, dst []byte) (plain
 func (im *Image) chunk(tx *bolt.Tx, r ref, dst []byte) (plain []byte, sum [32]byte, err error) {
 	stored := tx.Bucket(bucketChunks).Get(uintKey(r.id))
 	if stored == nil {
-		return nil, sum, imageError("read", ErrCorrupt, fmt.Sprintf("its chunk %d is missing", r.id))
+		err := imageError("read", ErrCorrupt, fmt.Sprintf("its chunk %d is missing", r.id))
+		err.missing = true
+		return nil, sum, err
 	}
 	defer im.resident.read(tx, len(stored))
 	plain, sum, err = im.packer.unpack(r.id, stored, r.size, dst)

@@ -103,6 +103,16 @@ func sampleRecord() *record {
 	return r
 }
 
+// What no writer makes is not read either, whoever forged it.
+func TestNodeWithAnImpossibleTarget(t *testing.T) {
+	for _, target := range []string{"", "a\x00b", "\x00"} {
+		n := Node{Kind: KindSymlink, Mode: 0o777, ModTime: minTime.UTC(), Target: target, Size: int64(len(target))}
+		if got, err := decodeNode(appendNode(nil, &n)); err == nil {
+			t.Errorf("the target %q is read as %+v", target, got)
+		}
+	}
+}
+
 func TestRecordInParts(t *testing.T) {
 	r := sampleRecord()
 	one := r.changes

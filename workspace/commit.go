@@ -98,6 +98,8 @@ func (im *Image) Commit(ctx context.Context, t Txn) (Commit, error) {
 		return Commit{}, err
 	}
 	hostos.Failpoint("commit.durable")
+	im.upkeep.grew(&w.result)
+	im.changed.announce()
 	if t.Stage != nil {
 		t.Stage.finish()
 	}
@@ -268,6 +270,18 @@ func (w *writer) checkQuota() error {
 	case entries > 0 && r.entries > id.quotaEntries:
 		return imageError("commit", ErrQuota, fmt.Sprintf("it would hold %d entries of %d", r.entries, id.quotaEntries))
 	}
+	return w.checkHistory()
+}
+
+// checkHistory refuses contents that the image does not have yet while checkpoints hold
+// more history than its budget: each would be held as well.
+func (w *writer) checkHistory() error {
+	full := w.im.upkeep.isFull()
+	for i := range w.txn.Changes {
+		if c := &w.txn.Changes[i]; full != nil && c.Op == OpPut && c.Content.fresh {
+			return full
+		}
+	}
 	return nil
 }
 
@@ -284,6 +298,9 @@ func (w *writer) record() error {
 		used := map[uint64]bool{}
 		for i := range w.txn.Changes {
 			w.txn.Changes[i].Content.use(used)
+		}
+		for id := range used {
+			w.im.revive(id)
 		}
 		if err := s.settle(w.tx, used); err != nil {
 			return err

@@ -67,10 +67,11 @@ func (w *writer) keptRefs(c *Change) ([]ref, error) {
 // pending does not count: it is of a dry run, and may be swept.
 func (w *writer) keptChunk(p Path, r ref) (sum [32]byte, err error) {
 	stored := w.tx.Bucket(bucketChunks).Get(uintKey(r.id))
-	if stored == nil || w.isPending(r.id) {
+	if stored == nil || w.isPending(r.id) || w.im.doomed(r.id) {
 		return sum, pathError("commit", p, ErrNotFound, "its content is no longer kept")
 	}
 	defer w.im.resident.read(w.tx, len(stored))
+	w.im.revive(r.id)
 	if _, err := unseal(uintKey(r.id), stored); err != nil {
 		return sum, pathError("commit", p, ErrCorrupt, fmt.Sprintf("chunk %d of its content is damaged: %v", r.id, err))
 	}

@@ -46,6 +46,14 @@ func crashWriter(path string) int {
 			}
 		}()
 	}
+	go func() { // beside them the history is cut
+		for {
+			if _, err := im.GC(context.Background(), GCOptions{KeepCommits: 300}); err != nil {
+				failed <- err
+				return
+			}
+		}
+	}()
 	fmt.Fprintln(os.Stderr, <-failed)
 	return 1
 }

@@ -48,7 +48,7 @@ func Create(path string, o CreateOptions) (*Image, error) {
 	if _, err := os.Lstat(path); err == nil {
 		return nil, imageError("create", ErrExists, "")
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".vdisk-new-*")
+	tmp, err := os.CreateTemp(filepath.Dir(path), tempPrefix+"*")
 	if err != nil {
 		return nil, createError(err)
 	}

@@ -41,17 +41,37 @@ func (im *Image) TreeDigest(ctx context.Context) (digest [32]byte, seq uint64, e
 	return digest, h.seq, nil
 }
 
-const digestHeader = "mcp-vdisk tree 1\n"
+// ContentDigest is as TreeDigest, but leaves out the sequence numbers: two disks that
+// hold the same have the same, whatever their histories. Its header is the 20 bytes
+// "mcp-vdisk content 1\n".
+//
+// Errors: ErrCorrupt, the cause of ctx.
+func (im *Image) ContentDigest(ctx context.Context) (digest [32]byte, seq uint64, err error) {
+	digest, h, err := im.digest(ctx, contentHeader, false)
+	if err != nil {
+		return digest, 0, err
+	}
+	return digest, h.seq, nil
+}
+
+const (
+	digestHeader  = "mcp-vdisk tree 1\n"
+	contentHeader = "mcp-vdisk content 1\n"
+)
 
 func (im *Image) treeDigest(ctx context.Context) (digest [32]byte, h *head, err error) {
+	return im.digest(ctx, digestHeader, true)
+}
+
+func (im *Image) digest(ctx context.Context, header string, versions bool) (digest [32]byte, h *head, err error) {
 	sum := sha256.New()
 	err = im.view("digest", func(tx *bolt.Tx) error {
 		if h, err = readHead(tx); err != nil {
 			return err
 		}
 		out := bufio.NewWriterSize(sum, 64<<10)
-		io.WriteString(out, digestHeader)
-		if err := digestTree(ctx, im.tree(tx), out); err != nil {
+		io.WriteString(out, header)
+		if err := digestTree(ctx, im.tree(tx), out, versions); err != nil {
 			return err
 		}
 		return out.Flush()
@@ -60,7 +80,7 @@ func (im *Image) treeDigest(ctx context.Context) (digest [32]byte, h *head, err 
 	return digest, h, err
 }
 
-func digestTree(ctx context.Context, t tree, out *bufio.Writer) error {
+func digestTree(ctx context.Context, t tree, out *bufio.Writer, versions bool) error {
 	var buf []byte
 	done := 0
 	c := t.b.Cursor()
@@ -74,19 +94,22 @@ func digestTree(ctx context.Context, t tree, out *bufio.Writer) error {
 		if err != nil {
 			return err
 		}
-		buf = appendDigested(buf[:0], k, n)
+		buf = appendDigested(buf[:0], k, n, versions)
 		out.Write(buf)
 	}
 	return nil
 }
 
-func appendDigested(b, key []byte, n *Node) []byte {
+func appendDigested(b, key []byte, n *Node, version bool) []byte {
 	b = binary.BigEndian.AppendUint32(b, uint32(len(key)))
 	b = append(append(b, key...), byte(n.Kind))
 	b = binary.BigEndian.AppendUint32(b, n.Mode)
-	for _, v := range [4]uint64{uint64(n.ModTime.UnixNano()), n.Version, uint64(n.Size), uint64(n.Lines)} {
-		b = binary.BigEndian.AppendUint64(b, v)
+	b = binary.BigEndian.AppendUint64(b, uint64(n.ModTime.UnixNano()))
+	if version {
+		b = binary.BigEndian.AppendUint64(b, n.Version)
 	}
+	b = binary.BigEndian.AppendUint64(b, uint64(n.Size))
+	b = binary.BigEndian.AppendUint64(b, uint64(n.Lines))
 	switch n.Kind {
 	case KindFile:
 		b = append(b, n.SHA256[:]...)

@@ -13,7 +13,10 @@
 // Reads see one commit and never wait. A [File] goes on reading the version
 // that it was opened at. No read holds a transaction longer than one chunk,
 // one page of a listing, 512 entries of a walk, or 4,096 changes of the history
-// (one commit, when that has more). [Image.TreeDigest] is the exception.
+// (one commit, when that has more). The exceptions see one commit as a whole:
+// [Image.TreeDigest], [Image.Sizes] and the survey of a [Image.GC], a second or so,
+// [Image.Snapshot] and [Image.CopyTo], as long as they write. Such a reader blocks
+// nobody; pages that are freed meanwhile are written to again only behind it.
 //
 // # History
 //
@@ -24,6 +27,13 @@
 // something back; history itself is never rewritten. What they bring back
 // refers to the old chunks (see [Node.Content]). [Image.Checkpoint] gives a
 // commit a name, and a digest of the tree that fsck and a stranger can check.
+//
+// The oldest commits can be dropped, never others, and none that a checkpoint
+// needs: [Image.GC] does so when it is told, [Image.Trim] when the history takes
+// more than its budget, beside commits. Everything that looks back says ErrNotFound
+// about what is no longer kept. Which chunks go is decided against a survey of all
+// references and against what commits and stages began to refer to since; from then
+// on none of them finds those chunks any more.
 //
 // # Paths
 //
@@ -68,7 +78,8 @@
 //
 // When Commit has returned, the commit survives a killed process and a power
 // cut. When it has not, the disk is as before or as after, never between.
-// Checkpoint and DropCheckpoint promise the same.
+// Checkpoint and DropCheckpoint promise the same. A GC that was cut off leaves a
+// whole image, and the rest to the next one; Compact the old file or the new one.
 // Create leaves no file or a whole one. Chunks that were staged and not
 // committed are swept when the image is next opened for writing.
 //
@@ -88,8 +99,6 @@
 // On Linux, committing or reading a file takes at most 64 MiB more than an idle
 // process has, whatever its size: a [Stage] keeps 8 MiB of packed chunks, a
 // [File] one chunk, and pages of the image that were read are given back.
-//
-// # Damage
 //
 // # Damage
 //

@@ -40,6 +40,7 @@ type Error struct {
 	Kind   error  // one of the sentinels above
 	Detail string // more words, may be empty
 
+	missing bool   // it is about a chunk that is not there
 	subject string // takes the place of Path in the sentence when it is not empty
 }
 

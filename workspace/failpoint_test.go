@@ -35,6 +35,15 @@ var failpoints = map[string][]int{
 	"stage.flushed":        {1, 3},
 	"discard.begin":        {1, 3},
 	"discard.end":          {1, 3},
+	"copy.temp":            {1},
+	"copy.batch":           {1, 2, 4},
+	"copy.filled":          {1},
+	"compact.copied":       {1},
+	"compact.renamed":      {1},
+	"gc.decided":           {1, 2},
+	"gc.dropped":           {1, 2},
+	"gc.indexed":           {1},
+	"gc.freed":             {1, 2, 3, 4},
 	"commit.begin":         {1, 3},
 	"commit.fence":         {1, 3},
 	"commit.preconditions": {1, 3},
@@ -62,6 +71,7 @@ type act struct {
 	commit  []step
 	discard string // a content that is staged and given back
 	reopen  string // a content that is staged and left behind by a process that ends
+	copied  bool   // the image is copied
 }
 
 // workScript has every kind of work that writes.
@@ -89,6 +99,7 @@ var workScript = sync.OnceValue(func() []act {
 		{commit: []step{put("big", edited), remove("copy"), put("e", "a file").with(replacing)}},
 		{commit: []step{remove("many"), put("a", "again")}},
 		{discard: staged(6)},
+		{copied: true},
 		{reopen: staged(7)},
 		{commit: []step{put("last", lines(3000))}},
 	}
@@ -96,6 +107,9 @@ var workScript = sync.OnceValue(func() []act {
 
 // scriptImages are made in this order; the work is done on the last.
 var scriptImages = []string{"one.vdisk", "two.vdisk", "work.vdisk"}
+
+// scriptCopy is a copy of the last, from before the work is done.
+const scriptCopy = "copy.vdisk"
 
 func scriptCall(i int) string { return fmt.Sprintf("call-%d", i) }
 
@@ -129,7 +143,7 @@ func runScript(dir string) error {
 	ctx := context.Background()
 	for i, a := range workScript() {
 		s := im.Stage(ctx)
-		if a.commit == nil {
+		if a.discard != "" || a.reopen != "" {
 			if _, err := s.Add(strings.NewReader(a.discard + a.reopen)); err != nil {
 				return err
 			}
@@ -137,6 +151,10 @@ func runScript(dir string) error {
 		switch {
 		case a.discard != "":
 			err = s.Discard()
+		case a.copied:
+			if _, err = im.CopyTo(ctx, filepath.Join(dir, scriptCopy), CopyOptions{}); err == nil {
+				fmt.Println("copied")
+			}
 		case a.reopen != "":
 			if err = im.Close(); err == nil {
 				im, err = Open(path, OpenOptions{})
@@ -150,7 +168,83 @@ func runScript(dir string) error {
 			return err
 		}
 	}
-	return im.Close()
+	if err := im.Close(); err != nil {
+		return err
+	}
+	return runCollections(dir)
+}
+
+// scriptCollected is an image of which the history is cut.
+const scriptCollected = "collected.vdisk"
+
+// runCollections leaves chunks that nothing needs, among them one of two with the same
+// bytes, and collects them, twice.
+func runCollections(dir string) error {
+	im, err := Create(filepath.Join(dir, scriptCollected), CreateOptions{})
+	if err != nil {
+		return err
+	}
+	ctx := context.Background()
+	a, b := im.Stage(ctx), im.Stage(ctx)
+	for _, s := range []*Stage{a, b} {
+		if _, err := s.Add(strings.NewReader(lines(400))); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(commitSteps(im, a, "twin", []step{put("a", lines(400))}), commitSteps(im, b, "twin", []step{put("b", lines(400))})); err != nil {
+		return err
+	}
+	for round := range 2 {
+		big := string(randomBytes(byte(round), 20<<20))
+		for _, steps := range [][]step{{put("big", big)}, {put("big", lines(1000)), remove("a")}, {put("a", fmt.Sprint(round))}, {put("x", fmt.Sprint("x", round))}} {
+			if err := commitSteps(im, im.Stage(ctx), "", steps); err != nil {
+				return err
+			}
+		}
+		fmt.Println("collecting", round)
+		if _, err := im.GC(ctx, GCOptions{}); err != nil {
+			return err
+		}
+		fmt.Println("collected", round)
+		if _, err := im.Checkpoint(ctx, fmt.Sprint("c", round), ""); err != nil {
+			return err
+		}
+		if err := im.DropCheckpoint(fmt.Sprint("c", round)); err != nil {
+			return err
+		}
+	}
+	if err := im.Close(); err != nil {
+		return err
+	}
+	_, _, err = Compact(ctx, filepath.Join(dir, scriptCollected), CompactOptions{})
+	return err
+}
+
+// checkCollected looks at it after a crash: it is whole, and the next collection
+// finishes what was begun.
+func checkCollected(t *testing.T, path, acknowledged string) {
+	t.Helper()
+	wantClean(t, path)
+	im := must(Open(path, OpenOptions{}))
+	defer im.Close()
+	verifyChain(t, im)
+	begun := strings.Count(acknowledged, "collecting ")
+	if strings.Contains(acknowledged, fmt.Sprint("collecting ", begun-1, "\n")) && !strings.HasSuffix(acknowledged, fmt.Sprint("collected ", begun-1, "\n")) {
+		for p, want := range map[string]string{"big": lines(1000), "b": lines(400), "a": fmt.Sprint(begun - 1), "x": fmt.Sprint("x", begun-1)} {
+			if text(t, im, p) != want {
+				t.Errorf("%s is another one", p)
+			}
+		}
+	}
+	snapshot(t, im) // reads everything
+	gc(t, im, GCOptions{})
+	if s := must(im.Sizes(t.Context())); s.Unused != 0 || s.Pending != 0 || s.Commits != 1 {
+		t.Errorf("after the next collection: %+v", s)
+	}
+	mustDo(t, im, put("twin", lines(400)))
+	snapshot(t, im)
+	im.Close()
+	wantClean(t, path)
 }
 
 func commitSteps(im *Image, s *Stage, call string, steps []step) error {
@@ -275,8 +369,35 @@ func checkScript(t *testing.T, dir, acknowledged string) {
 			t.Errorf("%s is gone: %v", name, err)
 		}
 	}
+	if path := filepath.Join(dir, scriptCollected); exists(path) {
+		checkCollected(t, path, acknowledged)
+	}
+	path := filepath.Join(dir, scriptCopy)
+	switch _, err := os.Lstat(path); {
+	case err == nil:
+		checkCopy(t, path)
+	case strings.Contains(acknowledged, "copied\n"):
+		t.Errorf("the copy is gone: %v", err)
+	}
 	if rest := must(filepath.Glob(filepath.Join(dir, ".vdisk-new-*"))); len(rest) > 1 {
 		t.Errorf("one crash left %q", rest)
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+func checkCopy(t *testing.T, path string) {
+	t.Helper()
+	wantClean(t, path)
+	im := must(Open(path, OpenOptions{}))
+	defer im.Close()
+	verify(t, im)
+	verifyChain(t, im)
+	if _, found, err := im.FindCommit(scriptCall(10)); !found || err != nil {
+		t.Errorf("the copy lacks what was committed before it (%v)", err)
 	}
 }
 
@@ -355,10 +476,14 @@ func verifyChain(t testing.TB, im *Image) {
 			return err
 		}
 		var parent [sha256.Size]byte
-		for seq := uint64(1); seq <= h.seq; seq++ {
+		first, _ := tx.Bucket(bucketCommits).Cursor().First()
+		for seq := keyUint(first); seq <= h.seq; seq++ {
 			r, err := readRecord(tx, seq)
 			if err != nil {
 				return err
+			}
+			if seq == keyUint(first) && seq > 1 {
+				parent = r.parent
 			}
 			id := r.id
 			if r.encode(); r.id != id || r.parent != parent {

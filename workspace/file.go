@@ -16,7 +16,8 @@ import (
 // File is the content of a file at one version: later commits do not change
 // what it reads. It holds no transaction and need not be closed. Its methods
 // may be used concurrently. Every chunk is checked against its hash before a
-// byte of it is served; one that fails is ErrCorrupt.
+// byte of it is served; one that fails is ErrCorrupt. A version that is not the
+// newest may be dropped by a GC meanwhile: what was not read then is ErrNotFound.
 type File struct {
 	im   *Image
 	path Path
@@ -161,10 +162,25 @@ func (f *File) load(i int) ([]byte, error) {
 // damaged names the file in an error about one of its chunks.
 func (f *File) damaged(err error) error {
 	var e *Error
+	if errors.As(err, &e) && e.missing && f.dropped() {
+		return pathError("read", f.path, ErrNotFound, fmt.Sprintf("v%d of it is no longer kept", f.node.Version))
+	}
 	if errors.As(err, &e) && errors.Is(err, ErrCorrupt) {
 		return pathError("read", f.path, ErrCorrupt, e.Detail)
 	}
 	return err
+}
+
+// dropped says whether the version may have been dropped with its history: older ones
+// were, and it is not what the head has.
+func (f *File) dropped() (yes bool) {
+	err := f.im.view("read", func(tx *bolt.Tx) error {
+		n, err := f.im.tree(tx).get(f.path)
+		oldest, _ := tx.Bucket(bucketCommits).Cursor().First()
+		yes = (n == nil || n.Version != f.node.Version) && len(oldest) >= 8 && keyUint(oldest) > 1
+		return err
+	})
+	return err == nil && yes
 }
 
 // Reader reads the whole content once. At its end the hash of the whole is

@@ -36,6 +36,13 @@ type Image struct {
 	opening sync.Mutex  // held while a read transaction begins, for the same reason
 	stopped atomic.Bool // no update any more, see transact
 
+	collecting chan struct{} // holds one while chunks are being counted or collected
+	sharing    sharing
+	gc         *collection // under writing, and sharing's lock to change it; nil while none runs
+	upkeep     upkeep
+	budget     int64 // of the history; 0 is the quota in bytes
+
+	changed   announcement
 	lastChunk atomic.Uint64 // highest chunk id given out
 	lastStage atomic.Uint64
 	abandoned abandoned

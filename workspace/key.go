@@ -42,3 +42,6 @@ func afterSubtree(key []byte) []byte { return append(key[:len(key):len(key)], 1)
 
 // uintKey is a number as a key that sorts like the number.
 func uintKey(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
+
+// keyUint is the number that such a key begins with.
+func keyUint(key []byte) uint64 { return binary.BigEndian.Uint64(key) }

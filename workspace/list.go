@@ -93,11 +93,20 @@ const walkBatch = 512
 // Errors: ErrNotFound, ErrNotDirectory, ErrCorrupt, the cause of ctx, and what
 // fn returns.
 func (im *Image) Walk(ctx context.Context, dir Path, fn func(Entry) error) error {
+	return walkBatches(ctx, dir, fn, func(from []byte) ([]Entry, []byte, error) {
+		batch, next, _, err := im.walkBatch(dir, from, true)
+		return batch, next, err
+	})
+}
+
+// walkBatches is Walk over batches; read gives the one that begins with a key, and where the
+// following begins, nil at the end.
+func walkBatches(ctx context.Context, dir Path, fn func(Entry) error, read func(from []byte) ([]Entry, []byte, error)) error {
 	for next, more := childPrefix(dir), true; more; {
 		if err := context.Cause(ctx); err != nil {
 			return fmt.Errorf("walk: %w", err)
 		}
-		batch, following, err := im.walkBatch(dir, next)
+		batch, following, err := read(next)
 		if err != nil {
 			return err
 		}
@@ -132,12 +141,18 @@ func visit(batch []Entry, fn func(Entry) error) (skip Path, err error) {
 }
 
 // walkBatch reads entries from the key from on. next is where the following
-// batch starts, nil at the end.
-func (im *Image) walkBatch(dir Path, from []byte) (batch []Entry, next []byte, err error) {
+// batch starts, nil at the end; seq is the commit that it read. strict says that dir is a
+// directory, or an error.
+func (im *Image) walkBatch(dir Path, from []byte, strict bool) (batch []Entry, next []byte, seq uint64, err error) {
 	prefix := childPrefix(dir)
 	err = im.view("walk", func(tx *bolt.Tx) error {
+		h, err := readHead(tx)
+		if err != nil {
+			return err
+		}
+		seq = h.seq
 		t := im.tree(tx)
-		if bytes.Equal(from, prefix) {
+		if strict && bytes.Equal(from, prefix) {
 			if err := t.mustBeDir("walk", dir); err != nil {
 				return err
 			}
@@ -162,5 +177,5 @@ func (im *Image) walkBatch(dir Path, from []byte) (batch []Entry, next []byte, e
 		}
 		return nil
 	})
-	return batch, next, err
+	return batch, next, seq, err
 }

@@ -36,7 +36,11 @@ func (im *Image) Log(after uint64, limit int) ([]Commit, error) {
 		if err != nil {
 			return err
 		}
-		for seq := after + 1; seq <= h.seq && seq > after && len(log) < limit; seq++ {
+		seq := after + 1
+		if k, _ := tx.Bucket(bucketCommits).Cursor().First(); len(k) >= 8 && seq > after {
+			seq = max(seq, keyUint(k)) // older ones were dropped
+		}
+		for ; seq <= h.seq && seq > after && len(log) < limit; seq++ {
 			r, err := readRecord(tx, seq)
 			if err != nil {
 				return err
@@ -55,7 +59,7 @@ const findBatch = 4096
 
 // FindCommit looks for the commit that a call made, newest first, since a call
 // whose fate is unknown is one of the last. There is no index: a miss reads the
-// heads of all records, about a million per second.
+// heads of all records that are kept, about a million per second.
 func (im *Image) FindCommit(call string) (Commit, bool, error) {
 	if call == "" {
 		return Commit{}, false, nil
@@ -75,10 +79,12 @@ func (im *Image) FindCommit(call string) (Commit, bool, error) {
 				if next == 0 || found != nil {
 					return nil
 				}
-				if found, err = findIn(tx, next, call); err != nil {
+				if found, err = findIn(tx, next, call); err != nil || found != nil {
 					return err
 				}
-				next--
+				if next, err = commitBefore(tx, next); err != nil {
+					return err
+				}
 			}
 			return nil
 		})

@@ -56,7 +56,7 @@ func TestPeakMemory(t *testing.T) {
 		}
 		phases++
 	}
-	if phases != 5 {
+	if phases != 7 {
 		t.Errorf("%d phases were measured", phases)
 	}
 }
@@ -103,6 +103,17 @@ func measure(path string, size int64) error {
 			return err
 		}},
 		{"commit of text", func() error { return commitGenerated(im, numbered(), size, &sum) }},
+		{"copy", func() error {
+			_, err := im.CopyTo(context.Background(), path+".copy", CopyOptions{})
+			return err
+		}},
+		{"gc", func() error {
+			if err := commitGenerated(im, io.LimitReader(numbered(), 1000), 1000, &sum); err != nil {
+				return err
+			}
+			_, err := im.GC(context.Background(), GCOptions{KeepCommits: 1})
+			return err
+		}},
 	} {
 		if err := phase.run(); err != nil {
 			return fmt.Errorf("%s: %w", phase.name, err)

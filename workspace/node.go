@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"strings"
 	"time"
 )
 
@@ -163,6 +164,9 @@ func decodeNode(in []byte) (*Node, error) {
 	case KindSymlink:
 		n.Target = d.text(maxTarget)
 		n.Size = int64(len(n.Target))
+		if n.Target == "" || strings.IndexByte(n.Target, 0) >= 0 {
+			d.fail("a target that no symlink has")
+		}
 	default:
 		d.fail("unknown kind of node")
 	}

@@ -29,6 +29,10 @@ type OpenOptions struct {
 	// others, such as the log that has to tell of them: a commit that would leave
 	// less is ErrNoSpace.
 	Reserve uint64
+
+	// HistoryBytes is what the history may take in the file; 0 is as much as the quota of
+	// the disk. See Trim.
+	HistoryBytes int64
 }
 
 // Open opens an existing image; symlinks are followed. For writing it takes the
@@ -115,7 +119,7 @@ func openError(err error) error {
 // inside. It closes f when it fails. A file in which check finds damage is
 // opened so that bbolt cannot write and leaves the list of free pages alone.
 func openFile(f *os.File, o OpenOptions, check func(*os.File) (damage string, err error)) (im *Image, err error) {
-	im = &Image{file: f, readOnly: o.ReadOnly, clock: o.Clock}
+	im = &Image{file: f, readOnly: o.ReadOnly, clock: o.Clock, budget: o.HistoryBytes, collecting: make(chan struct{}, 1)}
 	if im.clock == nil {
 		im.clock = time.Now
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"math/bits"
 )
 
 // pages reads the structure of a bbolt file, version 2 of its format as bbolt
@@ -279,6 +280,16 @@ func (s *pageSet) add(id, n uint64) (again bool) {
 		b[i%blockPages/64] |= bit
 	}
 	return again
+}
+
+// count is how many pages are in the set.
+func (s *pageSet) count() (n int64) {
+	for _, b := range s.blocks {
+		for _, word := range b {
+			n += int64(bits.OnesCount64(word))
+		}
+	}
+	return n
 }
 
 func (s *pageSet) block(i uint64) *[64]uint64 {

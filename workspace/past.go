@@ -36,16 +36,27 @@ func (im *Image) NodeAt(p Path, seq uint64) (Node, error) {
 //
 // Errors: as for Resolve and NodeAt; ErrIsDirectory.
 func (im *Image) OpenAt(p Path, seq uint64) (*File, error) {
+	p, n, err := im.ResolveAt(p, seq)
+	if err != nil {
+		return nil, err
+	}
+	return im.OpenNode(p, n)
+}
+
+// ResolveAt is Resolve in the tree as it was when commit seq was the newest.
+//
+// Errors: as for Resolve and NodeAt.
+func (im *Image) ResolveAt(p Path, seq uint64) (Path, Node, error) {
 	past := im.past("open", seq)
 	if err := past.fetch(p); err != nil {
-		return nil, err
+		return Path{}, Node{}, err
 	}
 	r := resolver{get: past.get, asked: p}
 	n, err := r.resolve()
 	if err != nil {
-		return nil, past.explain(err)
+		return Path{}, Node{}, past.explain(err)
 	}
-	return im.OpenNode(r.at, *n)
+	return r.at, *n, nil
 }
 
 // past is the tree as it was at one commit, as far as it was asked for.

@@ -1,6 +1,7 @@
 package workspace
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -132,6 +133,24 @@ func inputError(input string, kind error, detail string) *Error {
 		input = strings.ToValidUTF8(input[:most], "") + "…"
 	}
 	return &Error{Op: "clean", Kind: kind, Detail: detail, subject: "the path " + strconv.Quote(input)}
+}
+
+// Compare orders paths as the tree does: by components, and these by raw bytes, so that
+// a directory comes before what is below it, and that before its next sibling.
+func (p Path) Compare(o Path) int {
+	for i := range min(len(p.rel), len(o.rel)) {
+		a, b := p.rel[i], o.rel[i]
+		switch {
+		case a == b:
+		case a == '/':
+			return -1
+		case b == '/':
+			return 1
+		default:
+			return cmp.Compare(a, b)
+		}
+	}
+	return cmp.Compare(len(p.rel), len(o.rel))
 }
 
 // IsRoot says whether p is the root of the image.

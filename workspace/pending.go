@@ -13,32 +13,27 @@ import (
 	"github.com/mcp-vdisk/mcp-vdisk/workspace/hostos"
 )
 
-// store returns the id under which these bytes are, or will be, in the image.
-func (s *Stage) store(sum [32]byte, plain []byte) (uint64, error) {
+// store returns the id under which these bytes are, or will be, in the image; fresh
+// says that they come with this stage.
+func (s *Stage) store(sum [32]byte, plain []byte) (id uint64, fresh bool, err error) {
 	if id, ok := s.inWait[sum]; ok {
-		return id, nil
+		return id, true, nil
 	}
-	var id uint64
-	err := s.im.view("stage", func(tx *bolt.Tx) error {
-		if id = hashed(tx, sum); id == 0 && s.written {
-			id = s.pendingID(tx, sum)
-		}
-		return nil
-	})
+	id, fresh, err = s.known(sum)
 	if err != nil || id != 0 {
-		return id, err
+		return id, fresh, err
 	}
 	id = s.im.lastChunk.Add(1)
 	value := s.im.packer.pack(id, sum, plain)
 	if s.bytes+len(value) > stageBytes {
 		if err := s.flush(); err != nil {
-			return 0, err
+			return 0, false, err
 		}
 	}
 	s.waiting = append(s.waiting, stored{id, sum, value})
 	s.bytes += len(value)
 	s.inWait[sum] = id
-	return id, nil
+	return id, true, nil
 }
 
 // flush writes what waits. Each chunk gets a mark in "pending", under
@@ -228,7 +223,7 @@ func (s *Stage) settle(tx *bolt.Tx, used map[uint64]bool) error {
 		if err := putChunk(tx, c); err != nil {
 			return err
 		}
-		if err := putHash(tx, c.sum, c.id); err != nil {
+		if err := s.im.putHash(tx, c.sum, c.id); err != nil {
 			return err
 		}
 	}
@@ -242,7 +237,7 @@ func (s *Stage) settle(tx *bolt.Tx, used map[uint64]bool) error {
 			}
 			continue
 		}
-		if err := putHash(tx, m.sum, m.id); err != nil {
+		if err := s.im.putHash(tx, m.sum, m.id); err != nil {
 			return err
 		}
 		if err := tx.Bucket(bucketPending).Delete(m.key); err != nil {
@@ -252,9 +247,9 @@ func (s *Stage) settle(tx *bolt.Tx, used map[uint64]bool) error {
 	return nil
 }
 
-// putHash makes a chunk findable by its hash, unless another already is.
-func putHash(tx *bolt.Tx, sum [32]byte, id uint64) error {
-	if hashed(tx, sum) != 0 {
+// putHash makes a chunk findable by its hash, unless another already is, and stays.
+func (im *Image) putHash(tx *bolt.Tx, sum [32]byte, id uint64) error {
+	if was := hashed(tx, sum); was != 0 && !im.doomed(was) {
 		return nil
 	}
 	if err := tx.Bucket(bucketByHash).Put(sum[:], seal(sum[:], uintKey(id))); err != nil {

@@ -37,6 +37,7 @@ type record struct {
 	source  uint64 // chunk with the source of the script that made the commit; 0 for none
 	stats   [len(statKinds)]int64
 	changes []Effect
+	stored  int64 // bytes that write put into the bucket
 }
 
 const (
@@ -124,6 +125,7 @@ func (r *record) write(b *bolt.Bucket) ([32]byte, error) {
 		if err := b.Put(key, seal(key, part)); err != nil {
 			return r.id, fmt.Errorf("write commit record: %w", err)
 		}
+		r.stored += int64(len(key) + len(part) + sumSize)
 	}
 	return r.id, nil
 }

@@ -63,12 +63,14 @@ func (w *writer) putSource() error {
 	if w.source == nil {
 		return nil
 	}
-	if w.result.source = hashed(w.tx, w.source.sum); w.result.source != 0 {
+	if id := hashed(w.tx, w.source.sum); id != 0 && !w.im.doomed(id) {
+		w.result.source = id
+		w.im.revive(id)
 		return nil
 	}
 	w.result.source = w.source.id
 	if err := putChunk(w.tx, w.source); err != nil {
 		return err
 	}
-	return putHash(w.tx, w.source.sum, w.source.id)
+	return w.im.putHash(w.tx, w.source.sum, w.source.id)
 }

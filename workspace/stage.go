@@ -31,6 +31,9 @@ type Stage struct {
 	inWait  map[[32]byte]uint64 // ids of those
 	written bool                // some chunks lie in the image as pending
 	total   int64               // plain bytes added
+	shares  idSet               // chunks of the image that it refers to; see sharing
+	base    uint64              // see Hold
+	shared  bool                // sharing knows it
 	over    bool                // discarded, or used by a commit
 }
 
@@ -54,6 +57,7 @@ type Content struct {
 	body  body
 	refs  []ref // all of its chunks, also when body has them in a list
 	stage *Stage
+	fresh bool // some of it is stored with the stage
 	kept  bool // it is the one of a node: all of it is in the image already
 }
 
@@ -98,10 +102,11 @@ func (s *Stage) addSmall(plain []byte) (Content, error) {
 		c.body.inline = bytes.Clone(plain)
 		return c, nil
 	}
-	id, err := s.store(c.SHA256, plain)
+	id, fresh, err := s.store(c.SHA256, plain)
 	if err != nil {
 		return Content{}, err
 	}
+	c.fresh = fresh
 	c.refs = []ref{{id: id, size: c.Size, lines: c.Lines}}
 	c.body.refs = c.refs
 	return c, nil
@@ -141,10 +146,11 @@ func (s *Stage) addChunk(c *Content, plain []byte) error {
 	if err := s.account(len(plain)); err != nil {
 		return err
 	}
-	id, err := s.store(sha256.Sum256(plain), plain)
+	id, fresh, err := s.store(sha256.Sum256(plain), plain)
 	if err != nil {
 		return err
 	}
+	c.fresh = c.fresh || fresh
 	r := ref{id: id, size: int64(len(plain)), lines: countLines(plain)}
 	c.refs = append(c.refs, r)
 	c.body.open = unended(plain)
@@ -163,10 +169,11 @@ func (s *Stage) fold(c *Content) error {
 	if len(list) > maxList {
 		return imageError("stage", ErrTooLarge, "a file of this size has too many chunks")
 	}
-	id, err := s.store(sha256.Sum256(list), list)
+	id, fresh, err := s.store(sha256.Sum256(list), list)
 	if err != nil {
 		return err
 	}
+	c.fresh = c.fresh || fresh
 	c.body.list = &ref{id: id, size: int64(len(list))}
 	return nil
 }
@@ -201,6 +208,7 @@ func (s *Stage) Discard() error {
 	}
 	s.over = true
 	s.forget()
+	s.im.sharing.leave(s)
 	if !s.written {
 		return nil
 	}
@@ -218,6 +226,7 @@ func (s *Stage) Discard() error {
 func (s *Stage) finish() {
 	s.over = true
 	s.forget()
+	s.im.sharing.leave(s)
 }
 
 // use adds the ids of all chunks that a content needs.

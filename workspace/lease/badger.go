@@ -152,10 +152,15 @@ func (b *Badger) identify(txn *badger.Txn) error {
 	case value != nil:
 		return fmt.Errorf("%w: the name of this install is damaged", ErrUnavailable)
 	}
-	rand.Read(b.install[:])
-	b.install[6] = b.install[6]&0x0f | 0x40 // version 4, RFC 9562 §5.4
-	b.install[8] = b.install[8]&0x3f | 0x80
+	b.install = newInstall()
 	return stored(txn.Set(keyInstall, b.install[:]))
+}
+
+func newInstall() (id [16]byte) {
+	rand.Read(id[:])
+	id[6] = id[6]&0x0f | 0x40 // version 4, RFC 9562 §5.4
+	id[8] = id[8]&0x3f | 0x80
+	return id
 }
 
 func allRecords(txn *badger.Txn) (all []*record, err error) {

@@ -14,11 +14,13 @@ import (
 
 // Generation is a hold on a plain tree that is equal to one commit. Nobody
 // changes the tree as long as somebody holds it: names, contents, modes and
-// times of modification stay, while a file's inode may get and lose other links.
+// times of modification stay, while a file's inode may get and lose other links. The
+// image keeps the commits behind it for as long.
 type Generation struct {
 	v    *View
 	t    *tree
 	at   state
+	drop func() // of the history behind it, on which a commit may be based
 	once sync.Once
 }
 
@@ -34,7 +36,7 @@ func (g *Generation) Commit() string { return g.at.id }
 // Release gives the hold back. The last one on a tree that is not the newest
 // removes it, which takes as long as removing its files does. It may be called
 // more than once and after Close.
-func (g *Generation) Release() { g.once.Do(func() { g.v.release(g.t) }) }
+func (g *Generation) Release() { g.once.Do(func() { g.drop(); g.v.release(g.t) }) }
 
 // Pin returns a generation equal to a commit at least as new as the newest was
 // when Pin was called, and holds it until Release. An up-to-date one is shared at
@@ -94,7 +96,7 @@ func (v *View) share(seq uint64) (*Generation, <-chan struct{}, error) {
 // hold counts one holder more; mu is held.
 func (v *View) hold(t *tree) *Generation {
 	t.pins++
-	return &Generation{v: v, t: t, at: t.state}
+	return &Generation{v: v, t: t, at: t.state, drop: v.im.Hold(t.state.seq)}
 }
 
 func (v *View) release(t *tree) {

@@ -27,6 +27,8 @@ const (
 	EvImageImport     Event = "image.import"
 	EvImageExport     Event = "image.export"
 	EvImageGC         Event = "image.gc"
+	EvImageOutbox     Event = "image.outbox" // a folder of a person is joined to the disk, or given what the disk has
+	EvImageInbox      Event = "image.inbox"  // the same, to be put into the disk; what is put is an image.put
 
 	EvOperatorToken Event = "operator.token"
 	EvJobCancel     Event = "job.cancel"

@@ -16,41 +16,46 @@ const module = "github.com/mcp-vdisk/mcp-vdisk/"
 // arrows are the imports that one package of this module may make of another.
 // They point one way only; workspace/hostos is a leaf that all may import.
 var arrows = map[string][]string{
-	"cmd/mcp-vdisk":         {"tools", "workspace", "workspace/live", "workspace/lease", "sandboxrun", "pyenv", "pyenv/lock", "pyenv/python", "pyenv/policy", "pyenv/queue", "pyenv/resolve", "pyenv/store", "audit", "schemas", "conformance", "conformance/leaseproc", "cmd/mcp-vdisk/front", "cmd/mcp-vdisk/exit"},
-	"cmd/mcp-vdisk/front":   {"cmd/mcp-vdisk/exit", "sandboxrun", "pyenv/pipconf"},
-	"cmd/mcp-vdisk/exit":    {},
-	"tools":                 {"workspace", "workspace/live", "workspace/lease", "sandboxrun", "pyenv", "pyenv/queue", "pyenv/policy", "pyenv/spec", "pyenv/resolve", "audit", "schemas"},
-	"conformance":           {"sandboxrun", "sandboxrun/prober", "workspace/lease", "audit", "schemas"},
-	"conformance/leaseproc": {"conformance", "workspace/lease"},
-	"pyenv":                 {"sandboxrun", "pyenv/spec", "pyenv/tags", "pyenv/wheel", "pyenv/lock", "pyenv/python", "pyenv/store", "pyenv/resolve", "pyenv/attach", "pyenv/policy", "pyenv/queue"},
-	"pyenv/lock":            {"pyenv/spec", "pyenv/tags"},
-	"pyenv/python":          {"sandboxrun", "pyenv/tags"},
-	"pyenv/store":           {"sandboxrun", "pyenv/spec", "pyenv/tags", "pyenv/wheel", "pyenv/lock", "pyenv/python"},
-	"pyenv/pipconf":         {},
-	"pyenv/resolve":         {"sandboxrun", "pyenv/pipconf", "pyenv/spec", "pyenv/tags", "pyenv/wheel", "pyenv/lock", "pyenv/python"},
-	"pyenv/policy":          {"pyenv/spec", "pyenv/lock", "pyenv/tags"},
-	"pyenv/attach":          {"sandboxrun", "pyenv/lock", "pyenv/python", "pyenv/store"},
-	"pyenv/queue":           {"pyenv/spec", "pyenv/lock"},
-	"pyenv/spec":            {},
-	"pyenv/tags":            {"pyenv/spec"},
-	"pyenv/wheel":           {"pyenv/spec", "pyenv/tags"},
-	"pyenv/wheeltest":       {},                                    // for tests: nothing may import it
-	"pyenv/indextest":       {},                                    // the same
-	"pyenv/pyenvtest":       {"sandboxrun", "sandboxrun/usertest"}, // the same
-	"pyenv/pythontest":      {"pyenv/python", "pyenv/pyenvtest"},   // the same
-	"workspace":             {},
-	"workspace/live":        {"workspace"},
-	"workspace/lease":       {},
-	"workspace/hostos":      {},
-	"sandboxrun":            {},
-	"sandboxrun/prober":     {},
-	"sandboxrun/usertest":   {}, // for tests: nothing may import it
-	"audit":                 {},
-	"schemas":               {},
+	"cmd/mcp-vdisk":          {"tools", "workspace", "workspace/live", "workspace/lease", "sandboxrun", "pyenv", "pyenv/lock", "pyenv/python", "pyenv/policy", "pyenv/queue", "pyenv/resolve", "pyenv/store", "audit", "schemas", "conformance", "conformance/leaseproc", "cmd/mcp-vdisk/front", "cmd/mcp-vdisk/exit", "cmd/mcp-vdisk/hostcopy", "cmd/mcp-vdisk/hostbox", "cmd/mcp-vdisk/bundle", "workspace/archive"},
+	"cmd/mcp-vdisk/front":    {"cmd/mcp-vdisk/exit", "sandboxrun", "pyenv/pipconf"},
+	"cmd/mcp-vdisk/bundle":   {},
+	"cmd/mcp-vdisk/exit":     {},
+	"cmd/mcp-vdisk/hostcopy": {"cmd/mcp-vdisk/front", "cmd/mcp-vdisk/exit", "cmd/mcp-vdisk/hostname"},
+	"cmd/mcp-vdisk/hostbox":  {"cmd/mcp-vdisk/front", "cmd/mcp-vdisk/exit", "cmd/mcp-vdisk/hostname", "cmd/mcp-vdisk/hostcopy"},
+	"cmd/mcp-vdisk/hostname": {},
+	"tools":                  {"workspace", "workspace/live", "workspace/lease", "sandboxrun", "pyenv", "pyenv/queue", "pyenv/policy", "pyenv/spec", "pyenv/resolve", "audit", "schemas"},
+	"conformance":            {"sandboxrun", "sandboxrun/prober", "workspace/lease", "audit", "schemas"},
+	"conformance/leaseproc":  {"conformance", "workspace/lease"},
+	"pyenv":                  {"sandboxrun", "pyenv/spec", "pyenv/tags", "pyenv/wheel", "pyenv/lock", "pyenv/python", "pyenv/store", "pyenv/resolve", "pyenv/attach", "pyenv/policy", "pyenv/queue"},
+	"pyenv/lock":             {"pyenv/spec", "pyenv/tags"},
+	"pyenv/python":           {"sandboxrun", "pyenv/tags"},
+	"pyenv/store":            {"sandboxrun", "pyenv/spec", "pyenv/tags", "pyenv/wheel", "pyenv/lock", "pyenv/python"},
+	"pyenv/pipconf":          {},
+	"pyenv/resolve":          {"sandboxrun", "pyenv/pipconf", "pyenv/spec", "pyenv/tags", "pyenv/wheel", "pyenv/lock", "pyenv/python"},
+	"pyenv/policy":           {"pyenv/spec", "pyenv/lock", "pyenv/tags"},
+	"pyenv/attach":           {"sandboxrun", "pyenv/lock", "pyenv/python", "pyenv/store"},
+	"pyenv/queue":            {"pyenv/spec", "pyenv/lock"},
+	"pyenv/spec":             {},
+	"pyenv/tags":             {"pyenv/spec"},
+	"pyenv/wheel":            {"pyenv/spec", "pyenv/tags"},
+	"pyenv/wheeltest":        {},                                    // for tests: nothing may import it
+	"pyenv/indextest":        {},                                    // the same
+	"pyenv/pyenvtest":        {"sandboxrun", "sandboxrun/usertest"}, // the same
+	"pyenv/pythontest":       {"pyenv/python", "pyenv/pyenvtest"},   // the same
+	"workspace":              {},
+	"workspace/live":         {"workspace"},
+	"workspace/archive":      {"workspace"},
+	"workspace/lease":        {},
+	"workspace/hostos":       {},
+	"sandboxrun":             {},
+	"sandboxrun/prober":      {},
+	"sandboxrun/usertest":    {}, // for tests: nothing may import it
+	"audit":                  {},
+	"schemas":                {},
 }
 
 // primitives are the packages that may make system calls by themselves.
-var primitives = []string{"workspace/hostos", "workspace/live", "sandboxrun", "sandboxrun/prober", "sandboxrun/usertest", "cmd/mcp-vdisk", "cmd/mcp-vdisk/front"}
+var primitives = []string{"workspace/hostos", "workspace/live", "sandboxrun", "sandboxrun/prober", "sandboxrun/usertest", "cmd/mcp-vdisk", "cmd/mcp-vdisk/front", "cmd/mcp-vdisk/hostcopy", "cmd/mcp-vdisk/hostbox", "cmd/mcp-vdisk/hostname"}
 
 // topLevel are the folders that may hold Go files.
 var topLevel = []string{"cmd", "schemas", "tools", "workspace", "sandboxrun", "pyenv", "audit", "conformance", "examples"}

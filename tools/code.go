@@ -110,7 +110,7 @@ var pathCodes = []struct {
 	{workspace.ErrNotDirectory, NotADirectory, "a file stands where a directory is needed; choose another path or delete it first"},
 	{workspace.ErrNotEmpty, DirectoryNotEmpty, "pass recursive:true to delete it with everything in it"},
 	{workspace.ErrTooLarge, TooLarge, "make it smaller, or make several files of it"},
-	{workspace.ErrQuota, QuotaExceeded, "delete what is no longer needed; the disk's limits are in its instructions"},
+	{workspace.ErrQuota, QuotaExceeded, "delete what is no longer needed; what checkpoints hold only the person can let go. The disk's limits are in its instructions"},
 	{workspace.ErrNoSpace, NoSpace, "the host's disk is full: tell the person; nothing was changed"},
 	{workspace.ErrVersionConflict, VersionConflict, "read the file again and repeat the change on what it holds now"},
 	{workspace.ErrReadOnly, ReadOnly, "this disk was opened read-only; only its person can change that"},

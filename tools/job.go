@@ -50,11 +50,11 @@ type job struct {
 
 // ending is what is told of a job that has ended, besides its output.
 type ending struct {
-	head   []string        // how it ended
-	remedy []string        // what to do while its changes are kept
-	last   []string        // the ends of the streams, when not all of them is kept
-	tail   []string        // what it changed
-	made   *workspace.Path // what a person would take out of that
+	head   []string         // how it ended
+	remedy []string         // what to do while its changes are kept
+	last   []string         // the ends of the streams, when not all of them is kept
+	tail   []string         // what it changed
+	made   []workspace.Path // what a person would take out of that
 	err    *Error
 	facts  map[string]any
 }
@@ -242,10 +242,10 @@ func (j *job) report(t *Tools, from int64) Result {
 
 // lastLines are what the job changed, and how the person of a session gets that.
 func (e *ending) lastLines(t *Tools) []string {
-	if t == nil || e.made == nil {
+	if t == nil || len(e.made) == 0 {
 		return e.tail
 	}
-	return append(slices.Clip(e.tail), t.getLine(*e.made))
+	return append(slices.Clip(e.tail), t.getLine(e.made...))
 }
 
 // streamNames are the headings of a script's streams, by sandboxrun.Stream.

@@ -100,8 +100,8 @@ func (t *Tools) saveJob(ctx context.Context, c *call, id string) (Result, error)
 	}
 	facts["version"] = version(ch.seq)
 	lines := append([]string{fmt.Sprintf("SAVED as %s (job %s, %s): %s", version(ch.seq), id, k.ending, ch.counts())}, ch.lines()...)
-	if p, ok := ch.worthGetting(); ok {
-		lines = append(lines, t.getLine(p))
+	if made := ch.worthGetting(); len(made) > 0 {
+		lines = append(lines, t.getLine(made...))
 	}
 	return textResult(facts, lines...), nil
 }

@@ -36,7 +36,7 @@ func (t *Tools) newMCP() *server.MCPServer {
 	s := server.NewMCPServer("mcp-vdisk", t.cfg.Version,
 		server.WithToolCapabilities(false),
 		server.WithLogging(),
-		server.WithInstructions(schemas.Instructions()),
+		server.WithInstructions(t.instructions()),
 		server.WithHooks(hooks),
 		server.WithTitle("A disk of its own for an agent"),
 	)
@@ -51,6 +51,18 @@ func (t *Tools) newMCP() *server.MCPServer {
 	}
 	return s
 }
+
+// instructions are what a client is told when it connects.
+func (t *Tools) instructions() string {
+	if t.cfg.Outbox {
+		return schemas.Instructions() + "\n" + outboxInstruction
+	}
+	return schemas.Instructions()
+}
+
+// outboxInstruction is for sessions with an outbox. With the others it is within the
+// 2,048 characters that clients keep.
+const outboxInstruction = "Files in /workspace/out are copied to that computer by themselves."
 
 // listed puts the tools into their fixed order and leaves out what the session
 // does not offer. The library sorts by name.

@@ -100,9 +100,19 @@ func vanished(given string) string {
 	return "what scripts write to /tmp, /dev/shm or ~ vanishes after each run; let them write below /workspace"
 }
 
-// getLine tells the person how to take a file out of the disk.
-func (t *Tools) getLine(p workspace.Path) string {
-	return "to get it: mcp-vdisk image get " + t.cfg.GetArgs + ShellQuote(p.String()) + " ."
+// getLine tells the person how to take files out of the disk: a command that a POSIX
+// shell takes as it stands, whatever the names are.
+func (t *Tools) getLine(paths ...workspace.Path) string {
+	var b strings.Builder
+	b.WriteString("to get it")
+	if t.cfg.GetLater {
+		b.WriteString(", once this session has ended")
+	}
+	b.WriteString(": mcp-vdisk image get " + t.cfg.GetArgs)
+	for _, p := range paths {
+		b.WriteString(ShellQuote(p.String()) + " ")
+	}
+	return b.String() + "."
 }
 
 // plainWord is what a POSIX shell takes as one word without quotes.

@@ -2,6 +2,7 @@ package tools
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -342,6 +343,52 @@ func TestGetLine(t *testing.T) {
 		text := d.write(path, "x")
 		if line := "\nto get it: mcp-vdisk image get --image work --state '/my state' " + word + " ."; !strings.HasSuffix(text, line) {
 			t.Errorf("%s does not end with %q", text, line)
+		}
+	}
+}
+
+// TestWorthGetting: the command takes what was made, and little else.
+func TestWorthGetting(t *testing.T) {
+	for _, c := range []struct{ made, got []string }{
+		{[]string{"a"}, []string{"/workspace/a"}},
+		{[]string{"d/e/a"}, []string{"/workspace/d/e/a"}},
+		{[]string{"d/e/a", "d/f/b"}, []string{"/workspace/d"}},
+		{[]string{"d/e/a", "d/e/b", "d/e/f/c"}, []string{"/workspace/d/e"}},
+		{[]string{"a", "b"}, []string{"/workspace/a", "/workspace/b"}},
+		{[]string{"a", "d/e/x", "d/e/y", "z/b"}, []string{"/workspace/a", "/workspace/d/e", "/workspace/z/b"}},
+		{[]string{"a", "b", "c", "d"}, []string{"/workspace"}},
+		{[]string{"a", "d/a"}, []string{"/workspace/a", "/workspace/d"}}, // of one name
+		{[]string{"p/e/x", "q/x"}, []string{"/workspace/p", "/workspace/q"}},
+		{[]string{"link@"}, nil},
+		{[]string{"a", "link@", "dir/", "gone-", "same="}, []string{"/workspace/a"}},
+		{nil, nil},
+	} {
+		var ch change
+		for _, name := range c.made {
+			e := workspace.Effect{What: workspace.Created, After: &workspace.Node{Kind: workspace.KindFile}}
+			switch name[len(name)-1] {
+			case '@':
+				e.After.Kind = workspace.KindSymlink
+			case '/':
+				e.After.Kind = workspace.KindDir
+			case '-':
+				e.After, e.What = nil, workspace.Deleted
+			case '=':
+				e.What = workspace.Touched
+			}
+			p, err := workspace.Clean(strings.TrimRight(name, "@/-="))
+			if err != nil {
+				t.Fatal(err)
+			}
+			e.Path = p
+			ch.effects = append(ch.effects, e)
+		}
+		var got []string
+		for _, p := range ch.worthGetting() {
+			got = append(got, p.String())
+		}
+		if !slices.Equal(got, c.got) {
+			t.Errorf("of %q the command gets %q, not %q", c.made, got, c.got)
 		}
 	}
 }

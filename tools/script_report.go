@@ -37,8 +37,8 @@ type report struct {
 func (r report) result(err error) Result {
 	r.log()
 	told := &ending{last: r.last(), tail: append(r.lines(), r.notes()...)}
-	if p, ok := r.worthGetting(); ok && r.saved {
-		told.made = &p
+	if r.saved {
+		told.made = r.worthGetting()
 	}
 	var failed *Error
 	// A script that was stopped for a takeover is told so in any case.
@@ -313,24 +313,51 @@ func (r report) socketHint() string {
 	return `hint: scripts have IPv4 and IPv6 sockets on 127.0.0.1 only; with Python's multiprocessing use the start method "fork" or "spawn". Its person can allow AF_UNIX by the setting script.unix_sockets`
 }
 
-// worthGetting is what a person would take out of the disk: the one file that
-// was made or changed, or the directory that holds all of them.
-func (c change) worthGetting() (workspace.Path, bool) {
-	var common workspace.Path
-	found := false
+// maxGot is how many paths one command is told to get.
+const maxGot = 3
+
+// worthGetting is what a person would take out of the disk: the one file that was made or
+// changed, or the directory that holds all of them. Where only the root does, it is what
+// they lie in below the root, if that is little; else all of the disk. No two have one name.
+// A link is not a thing to get: what it leads to is.
+func (c change) worthGetting() []workspace.Path {
+	var all []workspace.Path // for each name at the root, the directory that holds all below it
 	for _, e := range c.effects {
-		if e.After == nil || e.After.Kind == workspace.KindDir || e.What == workspace.Touched {
+		if e.After == nil || e.After.Kind != workspace.KindFile || e.What == workspace.Touched {
 			continue
 		}
-		if !found {
-			common, found = e.Path, true
-			continue
-		}
-		for !under(e.Path, common) {
-			common = common.Dir()
+		last := len(all) - 1 // effects are in the order of the tree
+		if last >= 0 && all[last].Components()[0] == e.Path.Components()[0] {
+			all[last] = above(all[last], e.Path)
+		} else {
+			all = append(all, e.Path)
 		}
 	}
-	return common, found
+	if len(all) > maxGot {
+		return []workspace.Path{{}}
+	}
+	names := map[string]bool{}
+	for _, p := range all {
+		names[p.Base()] = true
+	}
+	if len(names) == len(all) {
+		return all
+	}
+	for i, p := range all { // the directories at the root that have them
+		for p.Depth() > 1 {
+			p = p.Dir()
+		}
+		all[i] = p
+	}
+	return all
+}
+
+// above is the longest path that both are or lie below.
+func above(dir, p workspace.Path) workspace.Path {
+	for !under(p, dir) {
+		dir = dir.Dir()
+	}
+	return dir
 }
 
 // under tells whether p is dir or lies below it.

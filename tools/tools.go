@@ -60,8 +60,13 @@ type Config struct {
 	// GetArgs are the flags that a person adds to `mcp-vdisk image get` to reach
 	// this disk, when they are not the defaults; already quoted for a shell.
 	GetArgs string
+	// GetLater says that the command cannot reach the disk while the session lasts.
+	GetLater bool
 	// Disk is what its person calls the disk, for the form that asks them.
 	Disk string
+	// Outbox says that what is in /workspace/out is copied to the person, as the
+	// session's instructions then tell.
+	Outbox bool
 	// EnvArgs are the flags that a person adds to `mcp-vdisk env` to reach this
 	// server's requests for packages, in the same form.
 	EnvArgs string

@@ -244,7 +244,7 @@ func resultOf(r audit.Record) string {
 
 func aboutOf(r audit.Record) string {
 	var parts []string
-	for _, k := range []string{"path", "language", "job", "revision", "paths", "name", "image", "key", "names", "packages", "action", "client", "why", "base", "lock", "file", "archive", "from"} {
+	for _, k := range []string{"step", "path", "language", "job", "revision", "paths", "name", "image", "key", "names", "packages", "action", "client", "why", "base", "lock", "file", "archive", "from", "folder"} {
 		if v, ok := r.Args[k]; ok {
 			parts = append(parts, fmt.Sprint(v))
 		}

@@ -61,6 +61,8 @@ func verbs() map[string]verb {
 	return map[string]verb{
 		"serve":        {run: backServe, here: true},
 		"call":         {run: backCall},
+		"box.out":      {run: backOutbox, daemon: true},
+		"box.in":       {run: backInbox},
 		"image.create": {run: backCreate},
 		"image.list":   {run: backList},
 		"image.show":   {run: backShow},
@@ -72,11 +74,15 @@ func verbs() map[string]verb {
 		"image.log":    {run: backLog},
 		"image.diff":   {run: backDiff},
 		"image.fsck":   {run: backFsck},
+		"image.export": {run: backExport},
+		"image.import": {run: backImport},
+		"image.fork":   {run: backFork},
 
 		"image.checkpoint":  {run: backCheckpoint},
 		"image.checkpoints": {run: backCheckpoints},
 		"image.restore":     {run: backRestore},
 		"image.undo":        {run: backUndo},
+		"image.gc":          {run: backGC},
 
 		"audit.query":  {run: backQuery},
 		"audit.verify": {run: backVerify, unreadable: verifyUnreadable},
@@ -107,6 +113,9 @@ func verbs() map[string]verb {
 		"lease.adopt": {run: backLeaseAdopt},
 
 		"operator.token": {run: backToken},
+
+		"backup":        {run: backBackup},
+		"state.restore": {run: backRestoreState, noState: true},
 
 		front.VerbDaemon: {run: backDaemon, noState: true},
 		"daemon.run":     {run: backDaemon, noState: true, here: true},
@@ -313,7 +322,7 @@ func (b *back) serve(ctx context.Context) error {
 }
 
 // busy says whether the request is at work: a session is while calls run. One that
-// is about the daemon itself would not miss it.
+// is about the daemon itself would not miss it, and an outbox goes on with the next.
 func (b *back) busy() bool {
 	if s := b.session.Load(); s != nil {
 		return s.tools.Active() > 0
@@ -358,6 +367,8 @@ var imageFailures = []struct {
 	{workspace.ErrNotFound, exit.NotFound, "mcp-vdisk image tree shows what is there"},
 	{workspace.ErrNotEmpty, exit.Failed, "pass -r to remove it with everything in it"},
 	{workspace.ErrLocked, exit.Busy, "stop it first, or use another disk"},
+	{workspace.ErrQuota, exit.Failed, "mcp-vdisk image show tells what takes the room; image checkpoint NAME --drop lets go of a version"},
+	{workspace.ErrNoSpace, exit.Failed, "make room on the file system of the disk, of which the setting audit.min_free is kept for the log"},
 	{workspace.ErrFenced, exit.Busy, "nothing was changed; mcp-vdisk lease list shows who holds the disk now"},
 	{workspace.ErrGone, exit.State, "nothing was changed; end the sessions that have it open, which mcp-vdisk daemon status shows"},
 	{workspace.ErrReservedPath, exit.Refused, ""},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -104,7 +105,7 @@ func backDiff(ctx context.Context, b *back) error {
 	if err := wereThere(im, under, from, to); err != nil {
 		return err
 	}
-	if err := b.recordGet(ctx, im, "diff", strings.Join(q.Paths, " ")); err != nil {
+	if err := b.recordGet(ctx, im, "diff", cmp.Or(strings.Join(q.Paths, " "), workspace.Mount), "", nil); err != nil {
 		return err
 	}
 	d := differ{b: b, im: im}

@@ -30,6 +30,7 @@ type disk struct {
 	right    *right
 
 	preparing sync.Mutex // held while view and jobs are made
+	trims     trimmer
 
 	// Guarded by hub.mu.
 	users  int
@@ -55,6 +56,7 @@ func (d *disk) close() error {
 	if d.jobs != nil {
 		d.jobs.Close()
 	}
+	d.trims.stop()
 	errs := []error{d.right.close()}
 	if d.view != nil {
 		errs = append(errs, d.view.Close())
@@ -84,6 +86,8 @@ func (h *hub) openDisk(ctx context.Context, w want, d *disk) error {
 	}
 	if err != nil {
 		im.Close()
+	} else if !readOnly {
+		d.trims.start(d)
 	}
 	h.mu.Lock()
 	d.file = file

@@ -30,6 +30,9 @@
 // One file per command; back.go and front/ hold what commands share, hub.go,
 // disk.go, right.go and session.go what is open, daemon.go the daemon, state.go
 // the state directory, settings.go config.toml, environment.go and ensure.go the Python
-// of scripts, waiting.go and notifier.go how a person hears of requests. For conform the program is also a
+// of scripts, outbox.go and inbox.go the folders of a session (their backs are outfeed.go
+// and infeed.go), backup.go and restoreback.go copies of the state directory (their form
+// is package bundle), waiting.go and notifier.go how a person hears of requests. For
+// conform the program is also a
 // prober (package prober), and a lease provider with its clients (leaseproc).
 package main

@@ -26,27 +26,18 @@ func document(t *testing.T, name string) string {
 // Every command that the README shows works, in the order in which it is shown.
 func TestReadmeCommands(t *testing.T) {
 	t.Parallel()
-	dir := passable(t)
-	home := filepath.Join(dir, "home")
-	for _, d := range []string{home, filepath.Join(dir, "bin")} {
-		if err := os.Mkdir(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Symlink(program, filepath.Join(dir, "bin", "mcp-vdisk")); err != nil {
+	h := newHome(t)
+	if err := os.WriteFile(filepath.Join(h.dir, "README.md"), []byte("# A file of the person\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(home, "README.md"), []byte("# A file of the person\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(filepath.Join(home, ".local", "share"), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(h.dir, ".local", "share"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	ran := 0
 	for _, line := range regexp.MustCompile(`(?m)^\$ (mcp-vdisk .*)$`).FindAllStringSubmatch(document(t, "README.md"), -1) {
 		cmd := exec.Command("/bin/sh", "-ec", line[1])
-		cmd.Dir = home
-		cmd.Env = []string{"HOME=" + home, "PATH=" + filepath.Join(dir, "bin") + ":/usr/bin:/bin", "MCP_VDISK_STATE=" + filepath.Join(dir, "state")}
+		cmd.Dir = h.dir
+		cmd.Env = []string{"HOME=" + h.dir, "PATH=" + h.bin + ":/usr/bin:/bin", "MCP_VDISK_STATE=" + h.state}
 		if isRoot() && strings.Contains(line[1], "config set") {
 			continue // it would write the configuration of this host
 		}

@@ -2,7 +2,6 @@ package main_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -184,15 +183,6 @@ func withQueue(t testing.TB, state string, fn func(*badger.DB, *queue.Queue)) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-func uuidOf(t testing.TB, state, disk string) string {
-	t.Helper()
-	var f struct{ UUID string }
-	if err := json.Unmarshal([]byte(must(t, state, "image", "show", disk, "--json")), &f); err != nil || f.UUID == "" {
-		t.Fatal(f, err)
-	}
-	return f.UUID
 }
 
 // A request that a killed daemon was at work on is picked up by the next one, also when

@@ -33,7 +33,7 @@ func sessionFlags(f *pflag.FlagSet, s *front.SessionFlags) {
 
 // checkGiven refuses flags that name nothing.
 func checkGiven(f *pflag.FlagSet) error {
-	for _, name := range []string{"state", "image", "run-as", "operator-token"} {
+	for _, name := range []string{"state", "image", "run-as", "operator-token", "outbox", "inbox"} {
 		if g := f.Lookup(name); g != nil && g.Changed {
 			if err := front.CheckGiven(name, g.Value.String()); err != nil {
 				return err

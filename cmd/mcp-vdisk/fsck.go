@@ -257,10 +257,10 @@ func (b *back) printReport(q fsckArgs, rep *fsckReport) {
 		b.printf("note: %d chunks (%s) are used by nothing\n", rep.Unused, showBytes(rep.UnusedBytes))
 	}
 	if rep.TakenOn > 0 {
-		b.printf("note: %s in no record of this log, because the disk was taken on with them: mcp-vdisk audit query ev=lease.adopt tells when and why\n", plainCount(int(rep.TakenOn), "commit"))
+		b.printf("note: %s in no record of this log, because the disk was taken on with them: mcp-vdisk audit query ev=lease.adopt, ev=image.import or ev=image.fork tells when and why\n", plainCount(int(rep.TakenOn), "commit"))
 	}
 	if rep.GivenUp > 0 {
-		b.printf("note: %s of this log not on the disk, because an older copy of it was taken on: mcp-vdisk audit query ev=lease.adopt tells when and why\n", plainCount(int(rep.GivenUp), "commit"))
+		b.printf("note: %s of this log not on the disk, because an older copy of it was taken on: mcp-vdisk audit query ev=lease.adopt or ev=image.import tells when and why\n", plainCount(int(rep.GivenUp), "commit"))
 	}
 	if rep.Kept != "" {
 		b.printf("note: the damaged file is kept beside the new one, as %s\n", harmless(rep.Kept))
@@ -301,9 +301,10 @@ const maxCross = 1000
 
 // crossCheck compares both ways: each commit has a record that names it, with the
 // same call and the same commit before it, and each commit that a record names is
-// in the disk. Commits up to one at which the disk was taken on, from elsewhere or
-// as newer than the log, need no record; taken counts those that have none. Nor need
-// a commit be there whose record came before such a one: gone counts these.
+// in the disk. Commits up to one at which the disk was taken on, from elsewhere, as
+// the copy of another or as newer than the log, need no record; taken counts those that
+// have none. Nor need a commit be there whose record came before such a one: gone counts
+// these. Nor those that a gc dropped from the beginning of the history.
 func crossCheck(ctx context.Context, im *workspace.Image, log *audit.Log, stream string) (found []crossFinding, taken, gone int64, err error) {
 	records, adopted, err := recordedCommits(ctx, log, stream)
 	if err != nil {
@@ -342,6 +343,7 @@ func crossCheck(ctx context.Context, im *workspace.Image, log *audit.Log, stream
 		}
 	}
 	found = append(found, unknown...)
+	last = max(last, dropOlder(records, adopted, first.Parent))
 	for _, id := range slices.SortedFunc(maps.Keys(records), func(a, b string) int { return cmp.Compare(records[a].n, records[b].n) }) {
 		r := records[id]
 		if r.n < last {
@@ -352,6 +354,21 @@ func crossCheck(ctx context.Context, im *workspace.Image, log *audit.Log, stream
 			Text: fmt.Sprintf("record %d (call %s) tells of commit %.12s, which the disk does not have", r.n, r.call, id)})
 	}
 	return found[:min(len(found), maxCross)], taken, gone, nil
+}
+
+// dropOlder takes the records of commits away that were dropped from the beginning of
+// the history: the one before the oldest that is left, the one before that, and so on.
+// It returns the last record by which one of them was taken on, 0 for none.
+func dropOlder(records map[string]recorded, adopted map[string]uint64, id string) (last uint64) {
+	for {
+		last = max(last, adopted[id])
+		r, ok := records[id]
+		if !ok {
+			return last
+		}
+		delete(records, id)
+		id = r.before
+	}
 }
 
 // recorded is what the log tells of a commit; the zero value is nothing.
@@ -366,7 +383,7 @@ func recordedCommits(ctx context.Context, log *audit.Log, stream string) (record
 	records, adopted = map[string]recorded{}, map[string]uint64{}
 	err = log.Query(ctx, audit.Query{Stream: stream}, func(_ []byte, r audit.Record) error {
 		switch {
-		case r.Ev == audit.EvLeaseAdopt:
+		case r.Ev == audit.EvLeaseAdopt, r.Ha != "" && r.Ha == r.Hb && (r.Ev == audit.EvImageImport || r.Ev == audit.EvImageFork):
 			adopted[r.Ha] = r.N
 		case r.Ha != "" && r.Ha != r.Hb:
 			records[r.Ha] = recorded{r.N, r.Call, r.Hb}

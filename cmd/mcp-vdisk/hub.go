@@ -32,8 +32,12 @@ type hub struct {
 
 	notices notifier // of requests that wait for a person
 
+	placing sync.Mutex // held while a disk that came with a uuid gets its name
+
 	mu    sync.Mutex // never held while a disk is opened or closed, which may take long
 	disks []*disk    // also those that are being opened or closed
+
+	choosing sync.Mutex // held while the moment of a backup is chosen
 
 	clock  lease.Clock // of leases; nil for that of the system
 	lazy   sync.Mutex  // held while one of the following is made

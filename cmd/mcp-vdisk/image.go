@@ -5,10 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/oklog/ulid/v2"
 	"github.com/spf13/cobra"
@@ -29,7 +26,7 @@ func (a *app) imageCmd() *cobra.Command {
 	a.imageFlag(cmd.PersistentFlags())
 	cmd.AddCommand(a.imageCreateCmd(), a.imageListCmd(), a.imageShowCmd(), a.imagePutCmd(), a.imageGetCmd(),
 		a.imageCatCmd(), a.imageTreeCmd(), a.imageRmCmd(), a.imageLogCmd(), a.imageCheckpointCmd(), a.imageDiffCmd(),
-		a.imageRestoreCmd(), a.imageUndoCmd(), a.imageFsckCmd())
+		a.imageRestoreCmd(), a.imageUndoCmd(), a.imageFsckCmd(), a.imageGCCmd(), a.imageExportCmd(), a.imageImportCmd(), a.imageForkCmd())
 	return cmd
 }
 
@@ -107,15 +104,6 @@ func (a *app) imageArg(args []string) error {
 	return nil
 }
 
-// pathArg refuses a path inside the disk that would not reach the back as it is.
-func pathArg(path string) error {
-	if !utf8.ValidString(path) {
-		return exit.Fail(exit.Usage, "such a name is reached in the quoted form, as mcp-vdisk image tree shows it",
-			"the path %q is not valid UTF-8, and requests travel as JSON", path)
-	}
-	return nil
-}
-
 func backCreate(ctx context.Context, b *back) error {
 	var q createArgs
 	if err := b.args(&q); err != nil {
@@ -132,7 +120,7 @@ func backCreate(ctx context.Context, b *back) error {
 		return err
 	}
 	defer d.release()
-	return b.showImage(d, q.JSON)
+	return b.showImage(ctx, d, q.JSON)
 }
 
 func (a *app) imageListCmd() *cobra.Command {
@@ -167,6 +155,26 @@ type imageFacts struct {
 	LiveBytes    int64     `json:"live_bytes"` // of the directory that scripts see
 	LiveFiles    int64     `json:"live_files"`
 	Error        string    `json:"error,omitempty"`
+
+	Sizes *sizeFacts `json:"sizes,omitempty"` // of show only: it takes a look at everything
+}
+
+// sizeFacts is what takes the room in the file of a disk, in bytes.
+type sizeFacts struct {
+	Head    int64  `json:"head"`
+	History int64  `json:"history"`
+	Held    int64  `json:"held"` // of the history, by checkpoints
+	Budget  int64  `json:"history_budget"`
+	Commits int64  `json:"commits"`
+	Oldest  string `json:"oldest"`
+	Pending int64  `json:"pending"`
+	Unused  int64  `json:"unused"`
+	Free    int64  `json:"free"`
+}
+
+func sizeFactsOf(s workspace.Sizes) *sizeFacts {
+	return &sizeFacts{Head: s.Head, History: s.History, Held: s.Pinned, Budget: s.Budget, Commits: s.Commits, Oldest: versionText(s.Oldest),
+		Pending: s.Pending, Unused: s.Unused, Free: s.Free}
 }
 
 func factsOf(name string, i workspace.Info) imageFacts {
@@ -242,16 +250,25 @@ func backShow(ctx context.Context, b *back) error {
 		return err
 	}
 	defer d.release()
-	return b.showImage(d, q.JSON)
+	return b.showImage(ctx, d, q.JSON)
 }
 
-func (b *back) showImage(d *disk, asJSON bool) error {
+func (b *back) showImage(ctx context.Context, d *disk, asJSON bool) error {
 	info, err := d.image.Info()
 	if err != nil {
 		return err
 	}
 	f := factsOf(b.req.Image.String(), info)
 	if f.LiveFiles, f.LiveBytes, err = live.Size(b.st.path("live"), info.UUID); err != nil {
+		return err
+	}
+	sizes, err := d.image.Sizes(ctx)
+	switch {
+	case err == nil:
+		f.Sizes = sizeFactsOf(sizes)
+	case errors.Is(err, workspace.ErrCorrupt):
+		f.Error = err.Error()
+	default:
 		return err
 	}
 	if damage := d.image.Damage(); damage != nil {
@@ -266,6 +283,9 @@ func (b *back) showImage(d *disk, asJSON bool) error {
 	}
 	b.printf("made     %s\nversion  %s, commit %.12s\nholds    %s of %s, %d of %d entries\nfile     %s\n",
 		f.Created.Local().Format(time.DateTime), f.Version, f.Commit, showBytes(f.Bytes), showSize(f.QuotaBytes), f.Entries, f.QuotaEntries, showBytes(f.FileBytes))
+	if s := f.Sizes; s != nil {
+		b.showSizes(s)
+	}
 	if f.LiveBytes > 0 {
 		b.printf("scripts  %s in %d files of the directory that they see, a cache\n", showBytes(f.LiveBytes), f.LiveFiles)
 	}
@@ -273,6 +293,31 @@ func (b *back) showImage(d *disk, asJSON bool) error {
 		b.printf("DAMAGED  %s\n", safe(f.Error))
 	}
 	return nil
+}
+
+// worthCompacting is so many free bytes that they are told: every file has some pages.
+const worthCompacting = 64 << 10
+
+// showSizes tells what is in the file.
+func (b *back) showSizes(s *sizeFacts) {
+	b.printf("head     %s stored\nhistory  %s of %s, %s from %s on", showBytes(s.Head), showBytes(s.History), showSize(s.Budget), plainCount(int(s.Commits), "commit"), s.Oldest)
+	if s.Held > 0 {
+		b.printf(", %s of it held by checkpoints", showBytes(s.Held))
+	}
+	b.printf("\n")
+	for _, part := range []struct {
+		name string
+		n    int64
+		what string
+	}{
+		{"pending", s.Pending, "of changes that are not saved yet"},
+		{"unused", s.Unused, "that mcp-vdisk image gc frees"},
+		{"free", s.Free, "of the file, which mcp-vdisk image gc --compact gives back"},
+	} {
+		if part.n > 0 && (part.name != "free" || part.n >= worthCompacting) {
+			b.printf("%-8s %s %s\n", part.name, showBytes(part.n), part.what)
+		}
+	}
 }
 
 // showBytes is a size for people: exact up to a kilobyte, then rounded.
@@ -285,175 +330,12 @@ func showBytes(n int64) string {
 	return fmt.Sprintf("%d B", n)
 }
 
-type pathArgs struct {
-	Path      string
-	Recursive bool
-	JSON      bool
-}
-
-// onPath is simple for a command about a path inside the disk.
-func (a *app) onPath(cmd *cobra.Command, verb string, q pathArgs, mode front.OpenMode) error {
-	if err := pathArg(q.Path); err != nil {
-		return err
-	}
-	return a.simple(cmd, verb, q, mode)
-}
-
-func (a *app) imageCatCmd() *cobra.Command {
-	return &cobra.Command{
-		Use:     "cat PATH",
-		Short:   "Print a file of the disk, byte for byte",
-		Example: "  mcp-vdisk image cat /workspace/notes.md",
-		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.onPath(cmd, "image.cat", pathArgs{Path: args[0]}, front.OpenRead)
-		},
-	}
-}
-
-func backCat(ctx context.Context, b *back) error {
-	q, p, d, err := b.openPath(ctx)
-	if err != nil {
-		return err
-	}
-	defer d.release()
-	f, err := d.image.Open(p)
-	if err != nil {
-		return err
-	}
-	if err := b.recordGet(ctx, d.image, "cat", q.Path); err != nil {
-		return err
-	}
-	_, err = io.Copy(b.stdout, f.Reader())
-	return err
-}
-
 // begin decodes the arguments of a verb and opens its disk.
 func (b *back) begin(ctx context.Context, args any, readOnly bool) (*disk, error) {
 	if err := b.args(args); err != nil {
 		return nil, err
 	}
 	return b.open(ctx, want{readOnly: readOnly})
-}
-
-// openPath opens the disk for a command that reads a path, and cleans the path.
-func (b *back) openPath(ctx context.Context) (q pathArgs, p workspace.Path, d *disk, err error) {
-	if err = b.args(&q); err != nil {
-		return q, p, nil, err
-	}
-	if p, err = workspace.Clean(q.Path); err != nil {
-		return q, p, nil, err
-	}
-	d, err = b.open(ctx, want{readOnly: true})
-	return q, p, d, err
-}
-
-// recordGet records that a command is about to take something out of the disk.
-func (b *back) recordGet(ctx context.Context, im *workspace.Image, command, path string) error {
-	info, err := im.Info()
-	if err != nil {
-		return err
-	}
-	return b.st.record(ctx, info.UUID, audit.Record{Ev: audit.EvImageGet, Img: info.UUID, Args: audit.Facts{"command": command, "path": path}, Hb: info.Commit, Ha: info.Commit})
-}
-
-func (a *app) imageTreeCmd() *cobra.Command {
-	return &cobra.Command{
-		Use:     "tree [PATH]",
-		Short:   "Show a directory of the disk with everything in it",
-		Example: "  mcp-vdisk image tree",
-		Args:    cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			q := pathArgs{Path: workspace.Mount}
-			if len(args) == 1 {
-				q.Path = args[0]
-			}
-			return a.onPath(cmd, "image.tree", q, front.OpenRead)
-		},
-	}
-}
-
-func backTree(ctx context.Context, b *back) error {
-	_, p, d, err := b.openPath(ctx)
-	if err != nil {
-		return err
-	}
-	defer d.release()
-	im := d.image
-	p, n, err := im.Resolve(p)
-	if err != nil {
-		return err
-	}
-	b.printf("%s\n", p)
-	if n.Kind != workspace.KindDir {
-		return nil
-	}
-	return im.Walk(ctx, p, func(e workspace.Entry) error {
-		indent := strings.Repeat("  ", e.Path.Depth()-p.Depth())
-		switch e.Node.Kind {
-		case workspace.KindDir:
-			b.printf("%s%s/\n", indent, shownName(e.Path))
-		case workspace.KindSymlink:
-			b.printf("%s%s -> %q\n", indent, shownName(e.Path), e.Node.Target)
-		default:
-			b.printf("%s%s  %s\n", indent, shownName(e.Path), showBytes(e.Node.Size))
-		}
-		return nil
-	})
-}
-
-// shownName is a name that is safe to print: odd ones are quoted.
-func shownName(p workspace.Path) string {
-	if s := p.String(); s[0] != '"' {
-		return p.Base()
-	}
-	return fmt.Sprintf("%q", p.Base())
-}
-
-func (a *app) imageRmCmd() *cobra.Command {
-	var q pathArgs
-	cmd := &cobra.Command{
-		Use:     "rm PATH",
-		Short:   "Remove a file, a link or, with -r, a directory from the disk",
-		Example: "  mcp-vdisk image rm -r /workspace/old",
-		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			q.Path = args[0]
-			return a.onPath(cmd, "image.rm", q, front.OpenWrite)
-		},
-	}
-	cmd.Flags().BoolVarP(&q.Recursive, "recursive", "r", false, "remove a directory with everything in it")
-	return cmd
-}
-
-func backRemove(ctx context.Context, b *back) error {
-	var q pathArgs
-	if err := b.args(&q); err != nil {
-		return err
-	}
-	p, refused := workspace.Clean(q.Path)
-	d, err := b.open(ctx, want{})
-	if err != nil {
-		return cmp.Or(refused, err)
-	}
-	defer d.release()
-	about := audit.Facts{"path": q.Path, "recursive": q.Recursive}
-	done, err := b.change(ctx, d, audit.EvImageRm, about, func() (txn workspace.Txn, err error) {
-		if refused != nil {
-			return txn, refused
-		}
-		if p, err = d.image.ResolveParent(p); err != nil {
-			return txn, err
-		}
-		return workspace.Txn{
-			Message: "image rm", Changes: []workspace.Change{{Op: workspace.OpRemove, Path: p, Recursive: q.Recursive}},
-		}, nil
-	})
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(b.stderr, "removed %s (%d)\n", p, len(done.Effects))
-	return nil
 }
 
 // admit is the right to change the disk now.
@@ -490,7 +372,19 @@ func (b *back) change(ctx context.Context, d *disk, ev audit.Event, args audit.F
 	}
 	entry := audit.Entry{Record: rec, Changes: tools.ChangeFacts(done.Effects)}
 	entry.Act, entry.Dec = "operator", "allow"
+	if isRefusal(ctx, err) {
+		entry.Dec, entry.Err = "deny", refusedErr
+	}
 	entry.Fence = fence.Token
 	_, logErr := b.st.log.Note(context.WithoutCancel(ctx), info.UUID, entry)
 	return done, cmp.Or(err, logErr)
+}
+
+// refusedErr is the error of a record of what an operator asked for and was refused.
+const refusedErr = "REFUSED"
+
+// isRefusal says that something was not done because it must not be.
+func isRefusal(ctx context.Context, err error) bool {
+	f := asFailure(ctx, err)
+	return f != nil && f.Code == exit.Refused
 }

@@ -403,7 +403,12 @@ type stored struct {
 func contents(t testing.TB, state string) map[string]stored {
 	t.Helper()
 	quiet(t, state)
-	im, err := workspace.Open(filepath.Join(state, "images", "default.vdisk"), workspace.OpenOptions{ReadOnly: true})
+	return contentsOf(t, filepath.Join(state, "images", "default.vdisk"))
+}
+
+func contentsOf(t testing.TB, path string) map[string]stored {
+	t.Helper()
+	im, err := workspace.Open(path, workspace.OpenOptions{ReadOnly: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,8 +34,8 @@ func (r *right) lineage(ctx context.Context, p lease.Provider, seen workspace.Fe
 		return nil, r.unknowable(err)
 	}
 	switch {
-	case w.lost != nil:
-		return tools.DiskTooOld(w.lost.T, versionText(head.Seq)), nil
+	case w.lost() != nil:
+		return tools.DiskTooOld(w.lost().T, versionText(head.Seq)), nil
 	case w.whole || !there || untold.Seq == 1: // the first one is no call's, and of every new disk
 		return nil, nil
 	case len(w.told) > 0 && (w.next == 0 || w.oldest > w.next):
@@ -61,8 +61,31 @@ type walk struct {
 	begun  bool         // the record was read by which the newest commit's call began
 	until  int          // when it has begun: the place whose record is the last to be read
 	whole  bool         // the log tells of every commit
-	lost   *audit.Record
+	gone   []audit.Record
+	before map[string]string // commits of gone to those before them
 	err    error
+}
+
+// lost is the newest record of a commit that the disk does not have and that is none of
+// those which were dropped from the beginning of its history: the oldest one that is
+// left has the id of the one before it, and that one's record the id of the one before
+// that.
+func (w *walk) lost() *audit.Record {
+	if len(w.gone) == 0 {
+		return nil
+	}
+	dropped := map[string]bool{}
+	if n := len(w.list); w.end && n > 0 {
+		for id := w.list[n-1].Parent; id != "" && !dropped[id]; id = w.before[id] {
+			dropped[id] = true
+		}
+	}
+	for i := range w.gone {
+		if !dropped[w.gone[i].Ha] {
+			return &w.gone[i]
+		}
+	}
+	return nil
 }
 
 // record takes in one record, and says whether to go on.
@@ -73,20 +96,42 @@ func (w *walk) record(rec audit.Record) (more bool) {
 		last, there, err := w.link(w.until)
 		w.err = err
 		w.whole = err == nil && (!there || last.Seq == 1)
-		return err == nil && !w.whole
+		return err == nil && w.goesOn()
 	}
 	place, there, err := w.find(rec.Ha)
-	if err != nil || !there {
-		w.lost, w.err = &rec, err
+	if err != nil {
+		w.err = err
 		return false
+	}
+	if !there {
+		return w.misses(rec)
 	}
 	w.tells(place)
 	if rec.Ev == audit.EvLeaseAdopt { // of what is older it was decided that it counts
 		w.whole = w.next > place
-	} else {
-		w.whole = w.begun && w.next > w.until
+		return !w.whole
 	}
-	return !w.whole
+	w.whole = w.begun && w.next > w.until
+	return w.goesOn()
+}
+
+// goesOn says whether more has to be read: also to see whether a commit that is gone was
+// dropped.
+func (w *walk) goesOn() bool { return !w.whole || w.lost() != nil }
+
+// misses notes a commit that the disk does not have. One that was dropped is mostly told
+// of by a record older than any that has to be read; a call that was slow to tell may
+// be late, and then the records of those between are read, too.
+func (w *walk) misses(rec audit.Record) (more bool) {
+	w.gone = append(w.gone, rec)
+	if w.before == nil {
+		w.before = map[string]string{}
+	}
+	if rec.Ha != rec.Hb {
+		w.before[rec.Ha] = rec.Hb
+	}
+	n := len(w.list)
+	return n > 0 && w.list[n-1].Seq > 1 // else nothing was dropped
 }
 
 // tells notes that the log tells of the commit at a place.

@@ -20,6 +20,9 @@ func main() {
 	if len(os.Args) == 2 && os.Args[1] == front.BackArg {
 		os.Exit(backMain())
 	}
+	if len(os.Args) == 2 && os.Args[1] == checkArg {
+		os.Exit(checkMain())
+	}
 	if len(os.Args) > 2 && os.Args[1] == leaseproc.Arg { // a process of conform
 		os.Exit(leaseproc.Main(os.Args[2:], openLeases))
 	}
@@ -89,6 +92,6 @@ every call, refused ones included, is a record of a hash-chained audit log.`,
 	}
 	a.everyFlag(root.PersistentFlags())
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exit.BadUsage(err) })
-	root.AddCommand(a.serveCmd(), a.callCmd(), a.imageCmd(), a.auditCmd(), a.configCmd(), a.envCmd(), a.doctorCmd(), a.conformCmd(), a.demoCmd(), a.daemonCmd(), a.jobsCmd(), a.leaseCmd(), a.operatorCmd(), a.versionCmd())
+	root.AddCommand(a.serveCmd(), a.callCmd(), a.imageCmd(), a.auditCmd(), a.configCmd(), a.envCmd(), a.doctorCmd(), a.conformCmd(), a.demoCmd(), a.daemonCmd(), a.jobsCmd(), a.leaseCmd(), a.operatorCmd(), a.backupCmd(), a.restoreCmd(), a.versionCmd())
 	return root
 }

@@ -3,6 +3,7 @@ package main_test
 import (
 	"bytes"
 	"crypto/rand"
+	"encoding/json"
 	"fmt"
 	"iter"
 	"os"
@@ -257,4 +258,13 @@ func within(t testing.TB, limit time.Duration, what string, cond func() bool) ti
 		<-tick.C
 	}
 	return time.Since(begin)
+}
+
+func uuidOf(t testing.TB, state, disk string) string {
+	t.Helper()
+	var f struct{ UUID string }
+	if err := json.Unmarshal([]byte(must(t, state, "image", "show", disk, "--json")), &f); err != nil || f.UUID == "" {
+		t.Fatal(f, err)
+	}
+	return f.UUID
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -139,8 +140,13 @@ func (b *back) goodToken(token string) (bool, error) {
 // tokenKey is where the state keeps that a token is good: only its digest is.
 func tokenKey(token string) []byte {
 	sum := sha256.Sum256([]byte(token))
-	return append([]byte("O|"), sum[:]...)
+	return append([]byte(tokenPart), sum[:]...)
 }
+
+// tokenPart is where the keys of tokens begin.
+const tokenPart = "O|"
+
+func isTokenKey(key []byte) bool { return bytes.HasPrefix(key, []byte(tokenPart)) }
 
 // tokenName tells tokens apart in the log.
 func tokenName(token string) string {
@@ -269,7 +275,7 @@ func backToken(ctx context.Context, b *back) error {
 
 func dropTokens(txn *badger.Txn) error {
 	o := badger.DefaultIteratorOptions
-	o.Prefix, o.PrefetchValues = []byte("O|"), false
+	o.Prefix, o.PrefetchValues = []byte(tokenPart), false
 	it := txn.NewIterator(o)
 	defer it.Close()
 	for it.Rewind(); it.Valid(); it.Next() {

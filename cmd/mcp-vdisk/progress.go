@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -90,4 +91,112 @@ func columnsOf(w io.Writer) int {
 		columns = 80
 	}
 	return columns
+}
+
+// meter draws how far a copy is: one line on a terminal, nothing elsewhere. Its methods
+// may be called from many goroutines.
+type meter struct {
+	w       io.Writer
+	columns int    // of the terminal, 0 for none
+	verb    string // such as "put"
+
+	mu          sync.Mutex
+	done, total int64 // bytes; total 0 is unknown
+	entries     int64
+	name        string // of the entry that is copied now
+	drawn       time.Time
+}
+
+func newMeter(w io.Writer, verb string, total int64) *meter {
+	return &meter{w: w, columns: columnsOf(w), verb: verb, total: total}
+}
+
+// expect says how many bytes there will be, once that is known.
+func (m *meter) expect(total int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.total = total
+}
+
+// Write counts bytes that went by, for io.TeeReader and io.MultiWriter.
+func (m *meter) Write(p []byte) (int, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.done += int64(len(p))
+	m.draw()
+	return len(p), nil
+}
+
+// entry tells what is copied now.
+func (m *meter) entry(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.entries++
+	m.name = name
+	m.draw()
+}
+
+func (m *meter) draw() {
+	if m.columns == 0 || time.Since(m.drawn) < redraw {
+		return
+	}
+	m.drawn = time.Now()
+	fmt.Fprintf(m.w, "\r\x1b[K%s", cutTo(m.line(), m.columns-1))
+}
+
+// line is such as "put  [=====>    ]  52 %  1.0 of 2.0 GB, 12 entries  data/big.bin".
+func (m *meter) line() string {
+	how := showBytes(m.done)
+	if m.total > 0 {
+		const cells = 20
+		part := min(float64(m.done)/float64(m.total), 1)
+		full := int(part * cells)
+		bar := strings.Repeat("=", full) + strings.Repeat(" ", cells-full)
+		how = fmt.Sprintf("[%s] %3d %%  %s of %s", bar, int(part*100), how, showBytes(m.total))
+	}
+	if m.entries == 0 { // of what is copied as one
+		return m.verb + "  " + how
+	}
+	return fmt.Sprintf("%s  %s, %s  %s", m.verb, how, entries(int(m.entries)), safe(m.name))
+}
+
+// end leaves an empty line to whatever is told next.
+func (m *meter) end() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.erase()
+}
+
+func (m *meter) erase() {
+	if !m.drawn.IsZero() {
+		m.drawn = time.Time{}
+		fmt.Fprint(m.w, "\r\x1b[K")
+	}
+}
+
+// words is where lines go that are told meanwhile.
+func (m *meter) words() io.Writer { return meterWords{m} }
+
+type meterWords struct{ m *meter }
+
+func (w meterWords) Write(p []byte) (int, error) {
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	w.m.erase()
+	return w.m.w.Write(p)
+}
+
+// metered is a reader whose bytes a meter counts, which ends with them.
+type metered struct {
+	r io.Reader
+	m *meter
+}
+
+func (r *metered) Read(p []byte) (int, error) {
+	n, err := r.r.Read(p)
+	r.m.Write(p[:n])
+	if err != nil {
+		r.m.end()
+	}
+	return n, err
 }

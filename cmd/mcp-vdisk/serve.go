@@ -17,6 +17,7 @@ import (
 
 func (a *app) serveCmd() *cobra.Command {
 	var s front.SessionFlags
+	var x boxes
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve a disk to an MCP client on standard input and output",
@@ -24,11 +25,18 @@ func (a *app) serveCmd() *cobra.Command {
 input ends. The disk is made if it is missing.
 
 The work is done by the daemon of the state directory, which is started if there is
-none; many clients may use one disk at the same time.`,
-		Example: "  mcp-vdisk serve\n  mcp-vdisk serve --image project --no-delete",
+none; many clients may use one disk at the same time.
+
+With --outbox what the disk has in /workspace/out is copied to a folder of this computer
+after each change, whoever made it. What you change in that folder stays as it is. With
+--inbox files that you put into a folder are copied to /workspace/in; nothing is removed
+on either side. Both end with the session.`,
+		Example: "  mcp-vdisk serve\n  mcp-vdisk serve --image project --no-delete\n  mcp-vdisk serve --outbox ~/from-agent --inbox ~/to-agent",
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.Serve(cmd.Context(), s) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.serveWith(cmd.Context(), s, x) },
 	}
+	cmd.Flags().StringVar(&x.outbox, "outbox", "", "copy /workspace/out of the disk to the folder `DIR`, which is empty or was an outbox before")
+	cmd.Flags().StringVar(&x.inbox, "inbox", "", "copy new files of the folder `DIR` to /workspace/in of the disk")
 	a.imageFlag(cmd.Flags())
 	sessionFlags(cmd.Flags(), &s)
 	return cmd
@@ -78,5 +86,6 @@ func (b *back) serverRecord(ev audit.Event, s *session) audit.Record {
 		"version": version, "image": b.req.Image.String(), "pid": int64(os.Getpid()), "uid": int64(os.Getuid()),
 		"client_pid": int64(b.peer.PID), "client_uid": int64(b.peer.UID), "client_parent": b.peer.Parent,
 		"read_only": b.req.Session.ReadOnly, "no_delete": b.req.Session.NoDelete, "exclusive": b.req.Session.Exclusive,
+		"outbox": b.req.Session.Outbox, "inbox": b.req.Session.Inbox,
 	}}
 }

@@ -72,8 +72,8 @@ func (s *session) begin(ctx context.Context, b *back, limits tools.Limits) error
 	}
 	s.tools, err = tools.New(tools.Config{
 		Image: s.d.image, Live: s.d.view, Box: box, Python: python, Pip: b.pip.get, Jobs: s.d.jobs, Lease: holder{s.d.right, s.sole, who}, Client: s.named,
-		Log: b.st.log, Limits: limits, Scratch: b.st.path("scratch"), GetArgs: quoted(b.req.Get), EnvArgs: quoted(stateFlags(b.req.Get)), Logger: b.log, Version: version,
-		Elicit: b.set.env.elicit, Disk: s.d.name,
+		Log: b.st.log, Limits: limits, Scratch: b.st.path("scratch"), GetArgs: quoted(b.req.Get), GetLater: b.alone, EnvArgs: quoted(stateFlags(b.req.Get)), Logger: b.log, Version: version,
+		Elicit: b.set.env.elicit, Disk: s.d.name, Outbox: flags.Outbox,
 		Policy: tools.Policy{ReadOnly: flags.ReadOnly, NoDelete: flags.NoDelete, Tools: flags.Tools},
 	})
 	return err

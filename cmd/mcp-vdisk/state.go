@@ -44,7 +44,7 @@ const lockWait = 2 * time.Second
 // what a killed process left behind. The caller's umask does not matter: what
 // is made here is for its user alone.
 func openState(ctx context.Context, dir string, set settings, wait time.Duration, log *slog.Logger) (*state, error) {
-	st := &state{dir: dir, slog: log, run: ulid.Make().String()}
+	st := &state{dir: dir, slog: log, run: newRun()}
 	if err := st.prepare(ctx, wait); err != nil {
 		st.Close()
 		return nil, err
@@ -61,12 +61,18 @@ func openState(ctx context.Context, dir string, set settings, wait time.Duration
 		st.Close()
 		return nil, err
 	}
+	if err := workspace.SweepTemp(st.path("images")); err != nil {
+		log.Warn("what a killed command left of a disk could not be removed", "error", err)
+	}
 	// A cache that cannot be removed is no reason to refuse the disk.
 	if _, err := live.Sweep(st.path("live"), time.Now().Add(-liveIdle)); err != nil {
 		log.Warn("directories of scripts that nobody used for long could not be removed", "error", err)
 	}
 	return st, nil
 }
+
+// newRun names an opening.
+func newRun() string { return ulid.Make().String() }
 
 // liveIdle is how long the directory that a disk's scripts see is kept after its
 // last use.
@@ -105,15 +111,35 @@ func (st *state) path(elem ...string) string {
 
 // prepare makes the directory, takes its lock and checks its format.
 func (st *state) prepare(ctx context.Context, wait time.Duration) error {
-	broken := func(err error) error {
-		return exit.Fail(exit.State, "choose another --state, or mend its rights", "state directory %s: %s", st.dir, front.ErrText(err))
-	}
 	if err := os.MkdirAll(st.dir, 0o700); err != nil {
-		return broken(err)
+		return st.broken(err)
 	}
-	var err error
+	if err := st.lockOnly(ctx, wait); err != nil {
+		return err
+	}
+	if err := st.checkFormat(); err != nil {
+		return err
+	}
+	// What a restore was cut off in, after the directory had got its place.
+	if err := os.Remove(st.path(front.Restoring)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return st.broken(err)
+	}
+	for _, sub := range []string{"db", "images", "live", "scratch"} {
+		if err := os.MkdirAll(st.path(sub), 0o700); err != nil {
+			return st.broken(err)
+		}
+	}
+	return nil
+}
+
+func (st *state) broken(err error) error {
+	return exit.Fail(exit.State, "choose another --state, or mend its rights", "state directory %s: %s", st.dir, front.ErrText(err))
+}
+
+// lockOnly takes the lock of the directory, which has to be there.
+func (st *state) lockOnly(ctx context.Context, wait time.Duration) (err error) {
 	if st.lock, err = os.OpenFile(st.path("daemon.lock"), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
-		return broken(err)
+		return st.broken(err)
 	}
 	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
@@ -121,15 +147,10 @@ func (st *state) prepare(ctx context.Context, wait time.Duration) error {
 		if errors.Is(err, hostos.ErrLocked) && ctx.Err() == nil {
 			return st.busy()
 		}
-		return broken(err)
+		return st.broken(err)
 	}
-	if err := st.checkFormat(); err != nil {
-		return err
-	}
-	for _, sub := range []string{"db", "images", "live", "scratch"} {
-		if err := os.MkdirAll(st.path(sub), 0o700); err != nil {
-			return broken(err)
-		}
+	if !st.inPlace() { // a restore put another one there while this was waited for
+		return exit.Fail(exit.Busy, "try again", "state directory %s was just replaced", st.dir)
 	}
 	return nil
 }
@@ -248,6 +269,10 @@ func (st *state) settle(ctx context.Context) error {
 
 func (st *state) settleImage(ctx context.Context, stream string, im *workspace.Image) error {
 	dangling, err := st.log.Dangling(stream)
+	if err != nil || len(dangling) == 0 {
+		return err
+	}
+	cut, err := st.lastCut(ctx, stream)
 	if err != nil {
 		return err
 	}
@@ -262,8 +287,11 @@ func (st *state) settleImage(ctx context.Context, stream string, im *workspace.I
 			return err
 		}
 		rec := audit.Record{Ev: audit.EvRecover, Call: r.Call, Tool: r.Tool, Img: stream, Reason: "aborted", Fence: r.Fence}
-		if found {
+		switch {
+		case found:
 			rec.Reason, rec.Hb, rec.Ha = "committed", c.Parent, c.ID
+		case cut > r.N:
+			rec.Reason = "unknown"
 		}
 		rec.Out = &audit.Out{OK: found, Code: rec.Reason}
 		if err := st.record(ctx, stream, rec); err != nil {
@@ -271,6 +299,17 @@ func (st *state) settleImage(ctx context.Context, stream string, im *workspace.I
 		}
 	}
 	return nil
+}
+
+// lastCut is the record of the last gc of a disk, 0 for none: a call that had begun by
+// then may have made a commit that was dropped.
+func (st *state) lastCut(ctx context.Context, stream string) (n uint64, err error) {
+	q := audit.Query{Stream: stream, Limit: 1, Reverse: true, Match: map[string][]string{"ev": {string(audit.EvImageGC)}}}
+	err = st.log.Query(ctx, q, func(_ []byte, r audit.Record) error {
+		n = r.N
+		return nil
+	})
+	return n, err
 }
 
 // imageByUUID finds the disk of a stream among those of the state directory.

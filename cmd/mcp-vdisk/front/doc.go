@@ -42,6 +42,12 @@
 // nothing are enough. What lease the session had it tells the next daemon as the
 // last one told it: see [Hold].
 //
+// # Folders beside a session
+//
+// The front of a session with an outbox or an inbox has further connections, see
+// [Caller.Beside]: they start no daemon, and go on with the one that the session finds.
+// Without a daemon there is nobody who may touch the caller's files, and so no folders.
+//
 // # What it holds
 //
 // One message each way, and the requests without an answer, of which the daemon

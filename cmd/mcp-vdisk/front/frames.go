@@ -26,6 +26,7 @@ const (
 	FrameStderr   = '2' // back
 	FrameMove     = 'M' // back: no more stdin here, go on with the next daemon; to a session
 	FrameHold     = 'L' // back: a Hold in JSON, each time it changes; to an exclusive session
+	FrameBox      = 'B' // back: what an outbox is to hold, in JSON; to the front of one
 	FrameExit     = 'X' // back: a failure in JSON, or null; always last
 )
 

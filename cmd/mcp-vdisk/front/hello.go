@@ -24,7 +24,7 @@ import (
 
 // Protocol is the revision of what front and daemon say to each other. It
 // changes with the meaning of requests or frames, and only equals talk.
-const Protocol = 2
+const Protocol = 3
 
 // Hello is one line of JSON each way, the front's first, before any frame. It
 // stays readable for every revision.

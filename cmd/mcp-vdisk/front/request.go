@@ -229,17 +229,7 @@ func (a *Caller) Ask(ctx context.Context, r Request, open OpenMode, stdin io.Rea
 	if err := conn.SendRequest(r, image); err != nil {
 		return fmt.Errorf("ask the back: %w", err)
 	}
-	stop := context.AfterFunc(caller, conn.interrupt)
-	defer stop()
-	if r.HasTools() {
-		conn.sendPip(a.PipConfig()) // who does not take it says why
-	}
-	in := &input{Reader: stdin}
-	if stdin != nil {
-		go in.send(conn)
-	}
-	err = a.Receive(conn, stdout)
-	return cmp.Or(in.failed(), err)
+	return a.converse(caller, conn, r, stdin, stdout)
 }
 
 // interruptPatience is how long a back has to end what it was doing.

@@ -16,6 +16,10 @@ type SessionFlags struct {
 	Tools    []string `json:"tools,omitempty"`
 	// Exclusive holds the disk for the session alone.
 	Exclusive bool `json:"exclusive,omitempty"`
+	// Outbox and Inbox say that a folder of the person's is joined to the session; which
+	// one the front alone knows, and the log.
+	Outbox bool `json:"outbox,omitempty"`
+	Inbox  bool `json:"inbox,omitempty"`
 }
 
 // Serve connects the client on standard input and output with the daemon, or
@@ -26,11 +30,7 @@ func (a *Caller) Serve(ctx context.Context, s SessionFlags) error {
 		return err
 	}
 	r.Session = s
-	mode := OpenCreate
-	if s.ReadOnly {
-		mode = OpenRead
-	}
-	image, err := r.Image.Open(mode)
+	image, err := r.Image.Open(ModeOf(s))
 	if err != nil {
 		return err
 	}

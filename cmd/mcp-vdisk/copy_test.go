@@ -199,7 +199,7 @@ func resting(t testing.TB, state string) (s *server, daemon int, idle int64) {
 // A large file with holes comes back with holes, and needs no memory of its size.
 func TestPutGetLargeFile(t *testing.T) {
 	t.Parallel()
-	size := int64(256 << 20)
+	size := int64(128 << 20)
 	if os.Getenv("MCP_VDISK_SOAK") == "1" {
 		size = 2 << 30
 	}

@@ -157,6 +157,7 @@ func TestOutboxOfAUser(t *testing.T) {
 }
 
 func TestOutboxOfManyAndLargeFiles(t *testing.T) {
+	t.Parallel()
 	state := daemonState(t)
 	dir := filepath.Join(passable(t), "out")
 	s := boxed(t, state, "--outbox", dir)
@@ -204,6 +205,7 @@ func TestOutboxOfManyAndLargeFiles(t *testing.T) {
 
 // Whatever is killed, the outbox ends as the disk is, and no part of a file is ever seen.
 func TestOutboxSurvivesKills(t *testing.T) {
+	t.Parallel()
 	state := daemonState(t)
 	dir := filepath.Join(passable(t), "out")
 	text := strings.Repeat("whole ", 10_000)
@@ -245,6 +247,7 @@ func TestOutboxSurvivesKills(t *testing.T) {
 }
 
 func TestOutboxRefusals(t *testing.T) {
+	t.Parallel()
 	state := daemonState(t)
 	top := passable(t)
 	at := func(name string) string { return filepath.Join(top, name) }
@@ -279,6 +282,7 @@ func TestOutboxRefusals(t *testing.T) {
 
 // Failures of the folder are told once, do not end the session, and are made up for.
 func TestOutboxFolderFails(t *testing.T) {
+	t.Parallel()
 	if !isRoot() {
 		t.Skip("SKIP mounting takes root")
 	}
@@ -311,7 +315,7 @@ func TestOutboxFolderFails(t *testing.T) {
 	})
 	mount(syscall.MS_REMOUNT|syscall.MS_RDONLY, "size=8m")
 	s.ok("write_file", object{"path": "out/more", "content": "again"})
-	within(t, 5*time.Second, "it is told", func() bool { return strings.Contains(s.words(), "read-only file system") })
+	within(t, patience, "it is told", func() bool { return strings.Contains(s.words(), "read-only file system") })
 	t.Log(s.words())
 	mount(syscall.MS_REMOUNT, "size=8m")
 	s.ok("write_file", object{"path": "out/then", "content": "then"})
@@ -336,6 +340,7 @@ func TestOutboxFolderFails(t *testing.T) {
 }
 
 func TestInbox(t *testing.T) {
+	t.Parallel()
 	state := daemonState(t)
 	top := passable(t)
 	dir := filepath.Join(top, "in")
@@ -459,6 +464,7 @@ func TestInbox(t *testing.T) {
 
 // A held lease and a full disk are told once, and made up for.
 func TestInboxWaits(t *testing.T) {
+	t.Parallel()
 	state := daemonState(t)
 	dir := passable(t)
 	if out := viaDaemon(t, state, "image", "create", "default", "--quota", "1MiB"); out.code != 0 {
@@ -495,6 +501,7 @@ func TestInboxWaits(t *testing.T) {
 
 // A file that cannot fit keeps nobody waiting, and is not even read.
 func TestInboxOfAFileWithoutRoom(t *testing.T) {
+	t.Parallel()
 	state := daemonState(t)
 	dir := passable(t)
 	write := func(name, data string) {
@@ -513,7 +520,7 @@ func TestInboxOfAFileWithoutRoom(t *testing.T) {
 	put := func(name string) {
 		t.Helper()
 		took := within(t, patience, name+" is put", func() bool { return !s.call("read_file", object{"path": "in/" + name}).IsError })
-		if t.Logf("%s: %s", name, took); took > 5*time.Second {
+		if t.Logf("%s: %s", name, took); took > patience/2 {
 			t.Errorf("%s took %s", name, took)
 		}
 	}
@@ -549,6 +556,7 @@ func readBy(t testing.TB, pid int) (n int64) {
 // What had no room is put when there is some, what the disk has needs none, and what
 // takes the place of something needs as much less.
 func TestInboxOfADiskThatIsFull(t *testing.T) {
+	t.Parallel()
 	state := daemonState(t)
 	dir := passable(t)
 	if out := viaDaemon(t, state, "image", "create", "default", "--quota", "1MiB"); out.code != 0 {

@@ -118,7 +118,7 @@ var changing = []struct {
 	{regexp.MustCompile(`\b[0-9a-f]{12,64}\b`), "HASH"},
 	{regexp.MustCompile(`\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d)?(\.\d+)?( ?UTC|Z)?`), "TIME"},
 	{regexp.MustCompile(`file [0-9.]+ B\b|[0-9.]+ ?([kKMG]i?B)\b`), "SIZE"},
-	{regexp.MustCompile(`operator:\w+`), "operator:YOU"},
+	{regexp.MustCompile(`operator:[\w.-]+`), "operator:YOU"},
 	{regexp.MustCompile(`[0-9.]+ ?(µs|ms|s|seconds?)\b`), "SPAN"},
 	{regexp.MustCompile(`\b(pid|uid|gid) \d+`), "$1 N"},
 	{regexp.MustCompile(`[ \t]+`), " "},

@@ -172,12 +172,15 @@ func (f *File) damaged(err error) error {
 }
 
 // dropped says whether the version may have been dropped with its history: older ones
-// were, and it is not what the head has.
+// were, and it is not what the head has. What a damaged file lacks was not dropped.
 func (f *File) dropped() (yes bool) {
+	if f.im.damage != "" {
+		return false
+	}
 	err := f.im.view("read", func(tx *bolt.Tx) error {
 		n, err := f.im.tree(tx).get(f.path)
 		oldest, _ := tx.Bucket(bucketCommits).Cursor().First()
-		yes = (n == nil || n.Version != f.node.Version) && len(oldest) >= 8 && keyUint(oldest) > 1
+		yes = (n == nil || n.Version != f.node.Version) && len(oldest) >= 8 && keyUint(oldest) > f.node.Version
 		return err
 	})
 	return err == nil && yes

@@ -105,7 +105,7 @@ func rounds(full int) int {
 	case quick():
 		return max(full/40, 1)
 	}
-	return max(full/20, 1)
+	return max(full/10, 1)
 }
 
 func quick() bool { return os.Getenv("MCP_VDISK_QUICK") == "1" }

@@ -251,7 +251,15 @@ func TestTheNextDaemonKnowsTheClient(t *testing.T) {
 	s.hello()
 	for range rounds(100) {
 		killDaemon(t, state)
-		r := s.ok("write_file", object{"path": "a", "content": "x"})
+		// A child that the daemon was about to start may hold its sockets open for a
+		// moment, and take a call along.
+		r := s.call("write_file", object{"path": "a", "content": "x"})
+		for retry := 0; r.IsError && strings.Contains(r.Text, "OUTCOME_UNKNOWN") && retry < 3; retry++ {
+			r = s.call("write_file", object{"path": "a", "content": "x"})
+		}
+		if r.IsError {
+			t.Fatal(r.Text)
+		}
 		if log := viaDaemon(t, state, "audit", "query", "call="+fmt.Sprint(r.Facts["call"]), "-o", "ndjson").stdout; !strings.Contains(log, `"cli":"test 1"`) {
 			t.Fatalf("the log does not name the client:\n%s", log)
 		}
